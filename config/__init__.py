@@ -1,0 +1,1 @@
+"""Settings, units and errors: what every other floor may import."""

@@ -1,0 +1,97 @@
+"""The one hierarchy of errors. A class's docstring is the message a person reads; its fields fill the braces.
+
+Exit codes are stable: 0 done, 1 faults found, 2 wrong usage, 3 refused, 4 I/O error.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+EXIT_DONE = 0
+EXIT_FAULTS = 1
+EXIT_USAGE = 2
+EXIT_REFUSED = 3
+EXIT_IO = 4
+
+
+class CompactdError(Exception):
+    """Something went wrong: {detail}."""
+
+    exit_code: ClassVar[int] = EXIT_FAULTS
+
+    def __init__(self, **fields: Any) -> None:
+        self.fields = fields
+        text = (type(self).__doc__ or "").strip()
+        super().__init__(" ".join(text.split()).format(**fields))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.fields))
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["fields"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def _rebuild(kind: type[CompactdError], fields: dict[str, Any]) -> CompactdError:
+    """Unpickles an error that crossed a process border."""
+    return kind(**fields)
+
+
+class UsageError(CompactdError):
+    """{detail}. See --help."""
+
+    exit_code = EXIT_USAGE
+
+
+class SettingError(UsageError):
+    """{source}: setting {name} = {value!r}: {reason}."""
+
+
+class RefusedError(CompactdError):
+    """{path}: refused, {reason}. {advice}"""
+
+    exit_code = EXIT_REFUSED
+
+
+class LogDirLockedError(RefusedError):
+    """{path}: its .lock is held, so a broker or another compactd is using this log dir. Stop it first, or work on a copy."""
+
+
+class NoSpaceError(RefusedError):
+    """{path}: {needed} bytes are needed for {what} and {free} are free. Free some space, or lower segment.bytes so that groups are smaller."""
+
+
+class NotWritableError(RefusedError):
+    """{path}: this process may not {action} it. Run as the owner of the log dir, or mend the file's permissions."""
+
+
+class FaultError(CompactdError):
+    """{path}: {reason}."""
+
+
+class CorruptFileError(FaultError):
+    """{path}: {reason} at byte {position}. {advice}"""
+
+
+class CorruptBatchError(FaultError):
+    """{path}: damaged batch at byte {position}, offsets {base_offset} to {last_offset}: {reason}. The files were left as they were; restore this segment from a replica or a backup, or run Kafka's own recovery."""
+
+    # Fields beside those in the message: expected_crc and found_crc (int, or None where the CRC is not the fault).
+
+
+class OffsetOverflowError(FaultError):
+    """{path}: offset {offset} is further than 2147483647 from the segment's base {base_offset}. The segment has to be split before it can be cleaned."""
+
+    # Field beside those in the message: source (index of the source segment in its group).
+
+
+class CleaningAbortedError(CompactdError):
+    """Cleaning of {path} was stopped: {reason}. Nothing was changed by the unfinished group."""
+
+
+class StorageIOError(CompactdError):
+    """{path}: {action} failed: {reason}. The partition keeps its last complete state; check the disk, then try again."""
+
+    exit_code = EXIT_IO

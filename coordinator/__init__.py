@@ -1,0 +1,1 @@
+"""The main process of the daemon (issue 5)."""

@@ -1,0 +1,1 @@
+"""Benchmarks, always as a ratio to Kafka in the same run."""

@@ -1,0 +1,1 @@
+"""One round of cleaning: what is cleanable, grouping, transactions, the round and its swap."""

@@ -1,0 +1,1 @@
+"""The plain-Python kernel: the executable specification of both passes."""

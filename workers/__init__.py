@@ -1,0 +1,1 @@
+"""Process bodies of the daemon (issue 5)."""
