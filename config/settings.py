@@ -1,0 +1,251 @@
+"""The typed configurations made from the table of `config.table`: one topic's, the cleaner's, and the log manager's.
+
+`from_strings` parses and checks as Kafka's LogConfig, CleanerConfig and KafkaConfig do (facts 3). To learn where each
+value came from, use `config.load.resolve_topic`, `resolve_cleaner` and `resolve_storage`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from compactd.config.errors import SettingError
+from compactd.config.setting import Scope, Setting, Value
+from compactd.config.table import (
+    BY_TOPIC_NAME,
+    CLEANER_SETTINGS,
+    SETTINGS,
+    STORAGE_SETTINGS,
+)
+
+__all__ = [
+    "SETTINGS",
+    "CleanerConfig",
+    "StorageConfig",
+    "TopicConfig",
+    "as_text",
+    "nearest_name",
+]
+
+#: Offset-map memory that Kafka demands for each cleaner at start (KafkaConfig: "at least 1MB per cleaner thread").
+MIN_DEDUPE_BYTES_PER_THREAD = 1 << 20
+
+_DEFAULTS: dict[tuple[Scope, str], Any] = {(setting.scope, setting.field): setting.default for setting in SETTINGS}
+
+
+def _topic(field: str) -> Any:
+    return _DEFAULTS[Scope.TOPIC, field]
+
+
+def _cleaner(field: str) -> Any:
+    return _DEFAULTS[Scope.CLEANER, field]
+
+
+def _storage(field: str) -> Any:
+    return _DEFAULTS[Scope.STORAGE, field]
+
+
+class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Every topic-level setting of one topic (Kafka's LogConfig). Times in ms, sizes in bytes; see docs/settings.md."""
+
+    cleanup_policy: frozenset[str] = frozenset(_topic("cleanup_policy"))
+    #: Effective: internal.segment.bytes where that is set, else segment.bytes.
+    segment_bytes: int = _topic("segment_bytes")
+    internal_segment_bytes: int | None = _topic("internal_segment_bytes")
+    segment_ms: int = _topic("segment_ms")
+    segment_jitter_ms: int = _topic("segment_jitter_ms")
+    index_interval_bytes: int = _topic("index_interval_bytes")
+    segment_index_bytes: int = _topic("segment_index_bytes")
+    preallocate: bool = _topic("preallocate")
+    flush_messages: int = _topic("flush_messages")
+    flush_ms: int = _topic("flush_ms")
+    file_delete_delay_ms: int = _topic("file_delete_delay_ms")
+    max_message_bytes: int = _topic("max_message_bytes")
+    max_decompressed_message_bytes: int = _topic("max_decompressed_message_bytes")
+    message_timestamp_type: str = _topic("message_timestamp_type")
+    message_timestamp_before_max_ms: int = _topic("message_timestamp_before_max_ms")
+    message_timestamp_after_max_ms: int = _topic("message_timestamp_after_max_ms")
+    compression_type: str = _topic("compression_type")
+    compression_gzip_level: int = _topic("compression_gzip_level")
+    compression_lz4_level: int = _topic("compression_lz4_level")
+    compression_zstd_level: int = _topic("compression_zstd_level")
+    min_insync_replicas: int = _topic("min_insync_replicas")
+    unclean_leader_election_enable: bool = _topic("unclean_leader_election_enable")
+    retention_ms: int = _topic("retention_ms")
+    retention_bytes: int = _topic("retention_bytes")
+    min_cleanable_dirty_ratio: float = _topic("min_cleanable_dirty_ratio")
+    delete_retention_ms: int = _topic("delete_retention_ms")
+    min_compaction_lag_ms: int = _topic("min_compaction_lag_ms")
+    max_compaction_lag_ms: int = _topic("max_compaction_lag_ms")
+
+    @property
+    def compact(self) -> bool:
+        """The policy has compact: the newest record of every key is kept."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def delete(self) -> bool:
+        """The policy has delete: old segments go by time and size."""
+        return "delete" in self.cleanup_policy
+
+    @classmethod
+    def from_strings(cls, values: Mapping[str, object], source: str = "settings", units: bool = True) -> TopicConfig:
+        """A topic's configuration from topic-level names; what isn't given has its default.
+
+        Values are text, or plain numbers, booleans and lists of text. Raises SettingError for unknown names and values.
+        """
+        parsed: dict[str, Value] = {}
+        for name, value in values.items():
+            setting = BY_TOPIC_NAME.get(name)
+            if setting is None:
+                raise unknown_name(name, as_text(value), source, tuple(BY_TOPIC_NAME))
+            parsed[setting.field] = setting.parse(name, as_text(value), source, units)
+        return cls.from_values(parsed, source)
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Value], source: str = "settings") -> TopicConfig:
+        """A configuration from parsed values by field, with the checks that need more than one of them."""
+        fields: dict[str, Any] = dict(values)
+        if "cleanup_policy" in fields:
+            fields["cleanup_policy"] = frozenset(fields["cleanup_policy"])
+        if fields.get("internal_segment_bytes") is not None:
+            fields["segment_bytes"] = fields["internal_segment_bytes"]
+        config = cls(**fields)
+        if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+            raise SettingError(
+                source=source,
+                name="min.compaction.lag.ms",
+                value=str(config.min_compaction_lag_ms),
+                reason=f"must be at most max.compaction.lag.ms, which is {config.max_compaction_lag_ms}",
+            )
+        return config
+
+
+class CleanerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The log.cleaner.* settings that aren't a topic's (Kafka's CleanerConfig). Sizes are totals over all threads."""
+
+    enable: bool = _cleaner("enable")
+    threads: int = _cleaner("threads")
+    dedupe_buffer_size: int = _cleaner("dedupe_buffer_size")
+    io_buffer_size: int = _cleaner("io_buffer_size")
+    load_factor: float = _cleaner("io_buffer_load_factor")
+    io_max_bytes_per_second: float = _cleaner("io_max_bytes_per_second")
+    backoff_ms: int = _cleaner("backoff_ms")
+
+    @classmethod
+    def from_strings(
+        cls, values: Mapping[str, object], source: str = "settings", units: bool = True, any_buffer_size: bool = False
+    ) -> CleanerConfig:
+        """The cleaner's configuration from broker-level names; `any_buffer_size` lifts Kafka's 1 MiB a thread.
+
+        Raises SettingError for unknown names and values.
+        """
+        parsed = _parse_broker(values, CLEANER_SETTINGS, source, units)
+        return cls.from_values(parsed, source, any_buffer_size)
+
+    @classmethod
+    def from_values(
+        cls, values: Mapping[str, Value], source: str = "settings", any_buffer_size: bool = False
+    ) -> CleanerConfig:
+        """A configuration from parsed values by field of the table, with the checks that need more than one of them."""
+        fields: dict[str, Any] = dict(values)
+        if "io_buffer_load_factor" in fields:
+            fields["load_factor"] = fields.pop("io_buffer_load_factor")
+        config = cls(**fields)
+        checks = (
+            (config.load_factor <= 0, "log.cleaner.io.buffer.load.factor", config.load_factor, "must be above 0"),
+            (
+                config.io_max_bytes_per_second <= 0,
+                "log.cleaner.io.max.bytes.per.second",
+                config.io_max_bytes_per_second,
+                "must be above 0",
+            ),
+            (
+                not any_buffer_size and config.dedupe_buffer_size // config.threads <= MIN_DEDUPE_BYTES_PER_THREAD,
+                "log.cleaner.dedupe.buffer.size",
+                config.dedupe_buffer_size,
+                f"must be more than 1 MiB for each of {config.threads} cleaner threads",
+            ),
+        )
+        for failed, name, value, reason in checks:
+            if failed:
+                raise SettingError(source=source, name=name, value=str(value), reason=reason)
+        return config
+
+
+class StorageConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the log manager as a whole (Kafka's LogManager and ProducerStateManagerConfig). Times in ms."""
+
+    log_dirs: tuple[str, ...] = _storage("log_dirs")
+    cordoned_log_dirs: tuple[str, ...] = _storage("cordoned_log_dirs")
+    num_recovery_threads_per_data_dir: int = _storage("num_recovery_threads_per_data_dir")
+    background_threads: int = _storage("background_threads")
+    log_flush_scheduler_interval_ms: int = _storage("log_flush_scheduler_interval_ms")
+    log_flush_offset_checkpoint_interval_ms: int = _storage("log_flush_offset_checkpoint_interval_ms")
+    log_flush_start_offset_checkpoint_interval_ms: int = _storage("log_flush_start_offset_checkpoint_interval_ms")
+    log_initial_task_delay_ms: int = _storage("log_initial_task_delay_ms")
+    log_dir_failure_timeout_ms: int = _storage("log_dir_failure_timeout_ms")
+    log_retention_check_interval_ms: int = _storage("log_retention_check_interval_ms")
+    producer_id_expiration_ms: int = _storage("producer_id_expiration_ms")
+    producer_id_expiration_check_interval_ms: int = _storage("producer_id_expiration_check_interval_ms")
+
+    @classmethod
+    def from_strings(cls, values: Mapping[str, object], source: str = "settings", units: bool = True) -> StorageConfig:
+        """The log manager's configuration from broker-level names. Raises SettingError for unknown names and values."""
+        return cls.from_values(_parse_broker(values, STORAGE_SETTINGS, source, units), source)
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Value], source: str = "settings") -> StorageConfig:
+        """A configuration from parsed values by field, with the checks that need more than one of them."""
+        fields: dict[str, Any] = dict(values)
+        config = cls(**fields)
+        missing = set(config.cordoned_log_dirs) - set(config.log_dirs) - {"*"}
+        if missing:
+            raise SettingError(
+                source=source,
+                name="cordoned.log.dirs",
+                value=",".join(config.cordoned_log_dirs),
+                reason=f"not among log.dirs: {', '.join(sorted(missing))}",
+            )
+        return config
+
+
+def as_text(value: object) -> str:
+    """`value` as it would stand in a properties file."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return ",".join(str(entry) for entry in value)
+    return str(value)
+
+
+def nearest_name(name: str, names: tuple[str, ...]) -> str | None:
+    """The one of `names` that `name` is most probably a slip of."""
+    close = difflib.get_close_matches(name.strip().lower().replace("_", "."), names, n=1, cutoff=0.75)
+    return close[0] if close else None
+
+
+def unknown_name(name: str, value: str, source: str, names: tuple[str, ...]) -> SettingError:
+    """The error for a name that isn't one of `names`, with the nearest one."""
+    near = nearest_name(name, names)
+    reason = "no such setting" + (f"; did you mean {near}?" if near else "; docs/settings.md lists them all")
+    return SettingError(source=source, name=name, value=value, reason=reason)
+
+
+def _parse_broker(
+    values: Mapping[str, object], settings: tuple[Setting, ...], source: str, units: bool
+) -> dict[str, Value]:
+    names = {entry.name: setting for setting in settings for entry in setting.broker}
+    for name, value in values.items():
+        if name not in names:
+            raise unknown_name(name, as_text(value), source, tuple(names))
+    parsed: dict[str, Value] = {}
+    for setting in settings:
+        # The leftmost name that is set wins; the others are checked all the same.
+        for entry in reversed(setting.broker):
+            if entry.name in values:
+                parsed[setting.field] = setting.parse(entry.name, as_text(values[entry.name]), source, units)
+    return parsed
