@@ -231,7 +231,7 @@ def nearest_name(name: str, names: tuple[str, ...]) -> str | None:
 def unknown_name(name: str, value: str, source: str, names: tuple[str, ...]) -> SettingError:
     """The error for a name that isn't one of `names`, with the nearest one."""
     near = nearest_name(name, names)
-    reason = "no such setting" + (f"; did you mean {near}?" if near else "; docs/settings.md lists them all")
+    reason = "no such setting" + (f", the nearest is {near}" if near else "; docs/settings.md lists them all")
     return SettingError(source=source, name=name, value=value, reason=reason)
 
 
