@@ -1,0 +1,188 @@
+"""Partition: one log as it lies on disk, loaded without changing a byte (what UnifiedLog knows after LogLoader ran).
+
+After an unclean stop Kafka would rebuild indexes and cut torn tails from the recovery point on; here the same is done in
+memory only, so that a backup or a running broker's disk can be read as Kafka would see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from compactd.config.errors import CorruptFileError, RefusedError
+from compactd.config.settings import TopicConfig
+from compactd.storage import names
+from compactd.storage.kernel.interface import ActiveProducer
+from compactd.storage.names import TopicPartition
+from compactd.storage.producers import PRODUCER_EXPIRATION_MS, ProducerState, read_snapshot
+from compactd.storage.records.batch import Batch, read_batches
+from compactd.storage.records.control import (
+    ControlRecordType,
+    EndTransactionMarker,
+    parse_control_key,
+    parse_end_transaction,
+)
+from compactd.storage.records.varint import MalformedError
+from compactd.storage.segment import LogSegment, list_segments
+
+
+@dataclass(slots=True)
+class Partition:
+    """A log's segments in offset order with the offsets that decide what may be cleaned. Offsets absolute, times in ms."""
+
+    topic_partition: TopicPartition
+    directory: Path
+    config: TopicConfig
+    segments: list[LogSegment]
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    producers: ProducerState
+    #: What a person should know about how this was loaded.
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def active_segment(self) -> LogSegment:
+        return self.segments[-1]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all .log files."""
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """First offset of the earliest open transaction, else the high watermark; never above it (UnifiedLog.lastStableOffset)."""
+        return self.producers.last_stable_offset(self.high_watermark, self.log_start_offset)
+
+    def active_producers(self, now_ms: int) -> dict[int, ActiveProducer]:
+        """Producers that have not expired (ProducerStateManager.activeProducers after removeExpiredProducers)."""
+        return self.producers.active_producers(now_ms)
+
+    def as_if_rolled(self) -> Partition:
+        """The same log with an empty active segment at its end: what `--roll` would make of it."""
+        config = self.config
+        empty = LogSegment(self.directory, self.log_end_offset, 0, 0, config.index_interval_bytes)
+        return replace(self, segments=[*self.segments, empty])
+
+    @classmethod
+    def load(
+        cls,
+        directory: Path,
+        config: TopicConfig,
+        *,
+        now_ms: int,
+        topic_partition: TopicPartition | None = None,
+        log_start_offset: int = 0,
+        high_watermark: int | None = None,
+        clean_shutdown: bool = True,
+        recovery_point: int = 0,
+        producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
+    ) -> Partition:
+        """Reads one topic-partition directory.
+
+        `log_start_offset`, `recovery_point`: entries of the log dir's checkpoints. `high_watermark` None: the log end
+        offset. Raises CorruptBatchError for a damaged batch that must be read, RefusedError for a log that Kafka would
+        empty or recover at start before anything else.
+        """
+        if topic_partition is None:
+            topic_partition = names.parse_partition_dir(directory.name).topic_partition
+        notes: list[str] = []
+        segments = list_segments(directory, config.index_interval_bytes)
+        if not segments:
+            segments = [LogSegment(directory, log_start_offset, 0, 0, config.index_interval_bytes)]
+        if not clean_shutdown:
+            floor = max((s.base_offset for s in segments if s.base_offset <= recovery_point), default=0)
+            for segment in segments:
+                segment.trust_indexes = segment.base_offset < floor
+            scan = segments[-1].scan()
+            if scan.valid_bytes < segments[-1].size:
+                notes.append(
+                    f"unclean stop: the active segment is whole up to byte {scan.valid_bytes} of {segments[-1].size}"
+                    + (f" ({scan.fault.reason})" if scan.fault else "")
+                )
+                segments[-1].size = scan.valid_bytes
+        end = segments[-1].next_offset()
+        start = max(log_start_offset, segments[0].base_offset)
+        if end < start:
+            raise RefusedError(
+                path=directory,
+                reason=f"the log ends at {end}, below its log start offset {start}",
+                advice="Kafka empties such a log when it starts; start it once, or correct log-start-offset-checkpoint.",
+            )
+        watermark = end if high_watermark is None else min(max(high_watermark, start), end)
+        partition = cls(
+            topic_partition,
+            directory,
+            config,
+            segments,
+            start,
+            end,
+            watermark,
+            ProducerState(producer_expiration_ms, str(directory)),
+            notes,
+        )
+        partition._load_producers(now_ms, clean_shutdown)
+        return partition
+
+    def _load_producers(self, now_ms: int, clean_shutdown: bool) -> None:
+        """The newest usable snapshot, then every batch above it (UnifiedLog.rebuildProducerState; facts 8.4)."""
+        snapshots = sorted(
+            (
+                parsed.base_offset
+                for path in self.directory.iterdir()
+                if (parsed := names.parse_segment_name(path.name))
+                and parsed.kind == names.SNAPSHOT
+                and not parsed.suffix
+            ),
+            reverse=True,
+        )
+        if not snapshots and clean_shutdown:
+            return  # written before snapshots existed, or by nobody with a producer id
+        replay_from = self.log_start_offset
+        for offset in snapshots:
+            if not self.log_start_offset < offset <= self.log_end_offset:
+                continue
+            path = self.directory / names.snapshot_name(offset)
+            try:
+                entries = read_snapshot(path)
+            except CorruptFileError as error:
+                self.notes.append(f"{error}")
+                continue
+            self.producers.load(entries, now_ms)
+            replay_from = offset
+            break
+        self._replay(replay_from)
+
+    def _replay(self, first_offset: int) -> None:
+        if first_offset >= self.log_end_offset:
+            return
+        for segment, following in self._segments_from(first_offset):
+            if segment.size == 0:
+                continue
+            position = segment.offset_index.lookup(first_offset)[1]
+            for batch in read_batches(segment.log_path, position, segment.size):
+                if batch.header.last_offset < first_offset or batch.header.base_offset >= following:
+                    continue
+                if batch.header.producer_id >= 0:
+                    self.producers.update(batch.header, end_transaction_marker(batch))
+
+    def _segments_from(self, offset: int) -> Iterator[tuple[LogSegment, int]]:
+        for position, segment in enumerate(self.segments):
+            following = self.segments[position + 1].base_offset if position + 1 < len(self.segments) else 2**63 - 1
+            if following > offset:
+                yield segment, following
+
+
+def end_transaction_marker(batch: Batch) -> EndTransactionMarker | None:
+    """The COMMIT or ABORT marker that a batch holds; None for data, empty control batches and KRaft's control records."""
+    if not batch.header.is_control or batch.header.record_count == 0:
+        return None
+    record = batch.records()[0]
+    try:
+        if parse_control_key(record.key) not in (ControlRecordType.ABORT, ControlRecordType.COMMIT):
+            return None
+        return parse_end_transaction(record.key, record.value)
+    except MalformedError as error:
+        batch.header.corrupt(batch.path, str(error))
