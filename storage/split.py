@@ -1,0 +1,69 @@
+"""Splitting a segment whose offsets span more than 2^31 - 1 (UnifiedLog.splitOverflowedSegment; facts 5.9)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from compactd.config.errors import RefusedError
+from compactd.storage import files, names
+from compactd.storage.names import CLEANED
+from compactd.storage.offset_index import OffsetIndexBuilder
+from compactd.storage.partition import Partition
+from compactd.storage.records.batch import BatchHeader, scan_headers
+from compactd.storage.segment import MAX_RELATIVE_OFFSET, LogSegment
+from compactd.storage.swap import drop_cleaned, replace_segments
+
+_COPY_CHUNK_BYTES = 1 << 20
+
+
+def split_overflowed_segment(partition: Partition, base_offset: int) -> list[Path]:
+    """Replaces one segment by as many as its offsets need, byte for byte the same batches. Returns the `.deleted` files.
+
+    Each new segment is based on its first batch's base offset; the first keeps the old name. Crash-safe as any swap.
+    """
+    segment = next(s for s in partition.segments if s.base_offset == base_offset)
+    parts = _parts(segment)
+    if len(parts) < 2:
+        raise RefusedError(
+            path=segment.log_path, reason="its offsets fit one segment", advice="There is nothing to split."
+        )
+    bases = [part[0].base_offset for part in parts]
+    try:
+        for base, part in zip(bases, parts, strict=True):
+            _write_part(segment, base, part)
+    except BaseException:
+        drop_cleaned(partition.directory, bases)
+        raise
+    return replace_segments(partition.directory, bases, [base_offset])
+
+
+def _parts(segment: LogSegment) -> list[list[BatchHeader]]:
+    parts: list[list[BatchHeader]] = []
+    for header in scan_headers(segment.log_path, 0, segment.size, check_crc=True):
+        if not parts or header.last_offset - parts[-1][0].base_offset > MAX_RELATIVE_OFFSET:
+            parts.append([])
+        parts[-1].append(header)
+    return parts
+
+
+def _write_part(segment: LogSegment, base: int, headers: list[BatchHeader]) -> None:
+    directory = segment.directory
+    drop_cleaned(directory, [base])
+    builder = OffsetIndexBuilder(base, segment.index_interval_bytes)
+    log = directory / (names.log_name(base) + CLEANED)
+    first, end = headers[0].position, headers[-1].position + headers[-1].size
+    with files.create_output(log, like=segment.log_path) as output, segment.log_path.open("rb") as source:
+        source.seek(first)
+        while first < end and (chunk := source.read(min(_COPY_CHUNK_BYTES, end - first))):
+            output.write(chunk)
+            first += len(chunk)
+        output.sync()
+    for header in headers:
+        builder.append(header.last_offset, header.max_timestamp, header.position - headers[0].position, header.size)
+    builder.close()
+    index = directory / (names.offset_index_name(base) + CLEANED)
+    times = directory / (names.time_index_name(base) + CLEANED)
+    files.write_file(index, builder.offset_index_bytes(), like=segment.log_path)
+    files.write_file(times, builder.time_index_bytes(), like=segment.log_path)
+    for path in (log, index, times):
+        files.set_mtime_ms(path, segment.last_modified_ms)
