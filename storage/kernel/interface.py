@@ -159,6 +159,13 @@ class KernelRound(Protocol):
         """
         ...
 
+    def verify(self, sources: Sequence[SourceSegment], progress: Progress | None = None) -> None:
+        """Checks CRC and lengths of every batch header of the sources, from start_position on; changes nothing.
+
+        Records of compressed batches are not decompressed. Raises CorruptBatchError for the first damaged batch.
+        """
+        ...
+
     def contains(self, key: bytes) -> bool:
         """Whether pass one put this key into the map (for tests)."""
         ...
