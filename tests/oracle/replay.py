@@ -1,0 +1,156 @@
+"""Plays a scenario on Kafka: writes the log, keeps a copy of it as it stood before each clean, cleans it.
+
+What comes out is the pair of directories that every differential test starts from.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tests.oracle.driver import Answer, Oracle, OracleError
+from tests.oracle.scenario import EPOCH_MS, Clean, Scenario, Writer
+
+#: Kafka's map: a 16-byte digest and an 8-byte offset a slot.
+KAFKA_SLOT_BYTES = 24
+PARTITION = "t-0"
+#: So that appends are never refused for their time; 2^60 is about the greatest that is drawn.
+_WRITE_DEFAULTS = {
+    "cleanup.policy": "delete",
+    "message.timestamp.after.max.ms": 2**62,
+    "segment.index.bytes": 4096,
+    "segment.ms": 2**62,
+}
+_CLEAN_DEFAULTS = {"cleanup.policy": "compact", "segment.index.bytes": 4096}
+
+
+@dataclass(frozen=True)
+class Image:
+    """A partition's directory before a round, the same for Kafka to clean, and what its log dir would say of it."""
+
+    before: Path
+    #: Kafka cleans this one; when the round is handed out it has done so.
+    after: Path
+    config: dict[str, object]
+    now_ms: int
+    log_start_offset: int
+    #: The cleaner's checkpoint before the round; None: none.
+    checkpoint: int | None
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """One round of Kafka's cleaner and everything it went by."""
+
+    image: Image
+    log_end_offset: int
+    high_watermark: int
+    #: Kafka's cleanable(), and its producers() after loading at the image's clock.
+    cleanable: Answer
+    producers: Answer
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    map_slots: int
+    load_factor: float
+    #: None where there was nothing to clean, or Kafka's cleaner threw (`error`).
+    stats: Answer | None = None
+    error: str | None = None
+
+
+def play(oracle: Oracle, scenario: Scenario, work: Path) -> Iterator[Cleaning]:
+    """Every round of the scenario in turn. `work`: an empty directory; its log dirs stay valid until the next round."""
+    log_dir = work / "kafka"
+    directory = log_dir / PARTITION
+    directory.mkdir(parents=True)
+    write_config = {**_WRITE_DEFAULTS, **scenario.write_config}
+    writer = Writer(EPOCH_MS, int(str(write_config.get("internal.segment.bytes", 1 << 20))))
+    checkpoint: int | None = None
+    start = 0
+    for number, step in enumerate(scenario.rounds):
+        oracle.open(directory, write_config, now=writer.now_ms, logStartOffset=start)
+        requests = writer.requests(step.operations)
+        for request, answer in zip(requests, oracle.many(requests), strict=True):
+            if "error" in answer:
+                raise OracleError(request, answer)
+        start = _raise_start(oracle, writer)
+        oracle.close()
+
+        writer.now_ms += step.advance_ms
+        set_mtimes(directory, step.mtimes_ms)
+        config = {**_CLEAN_DEFAULTS, **scenario.clean_config, **step.clean.config}
+        # A broker doesn't open an active segment whose index is longer than it may be.
+        limits = (config["segment.index.bytes"], write_config["segment.index.bytes"])
+        config["segment.index.bytes"] = max(int(str(limit)) for limit in limits)
+        # A start as the broker's settles the producer snapshots; what lies there then is what both sides begin with.
+        oracle.open(directory, config, now=writer.now_ms, logStartOffset=start)
+        oracle.close()
+        before = work / f"before-{number}" / PARTITION
+        shutil.copytree(directory, before)
+        image = Image(before, directory, config, writer.now_ms, start, checkpoint)
+        cleaning = _clean(oracle, image, step.clean)
+        if cleaning.stats is not None:
+            checkpoint = cleaning.stats["nextDirtyOffset"]
+        yield cleaning
+        shutil.rmtree(before.parent)
+        if cleaning.error is not None:
+            return
+
+
+def _raise_start(oracle: Oracle, writer: Writer) -> int:
+    state = oracle.state()
+    start: int = state["logStartOffset"]
+    if writer.start_percent:
+        end = state["logEndOffset"]
+        start += (end - start) * writer.start_percent // 100
+        writer.start_percent = 0
+        oracle.start_offset(start)
+    return start
+
+
+def set_mtimes(directory: Path, mtimes_ms: Sequence[int]) -> None:
+    """Gives the .log files of a partition these times in turn, counted from the start of the scenarios' clock."""
+    if not mtimes_ms:
+        return
+    for number, path in enumerate(sorted(directory.glob("*.log"))):
+        at = (EPOCH_MS + mtimes_ms[number % len(mtimes_ms)]) * 1_000_000
+        os.utime(path, ns=(at, at))
+
+
+def _clean(oracle: Oracle, image: Image, step: Clean) -> Cleaning:
+    state = oracle.open(image.after, image.config, now=image.now_ms, logStartOffset=image.log_start_offset)
+    watermark = max(state["logStartOffset"], state["logEndOffset"] - step.high_watermark_back)
+    oracle.high_watermark(watermark)
+    if step.lost_checkpoint:
+        image = replace(image, checkpoint=None)
+    cleanable = oracle.cleanable(image.checkpoint)
+    cleaning = Cleaning(
+        image,
+        log_end_offset=state["logEndOffset"],
+        high_watermark=watermark,
+        cleanable=cleanable,
+        producers=oracle.producers(),
+        first_dirty_offset=cleanable["firstDirtyOffset"],
+        first_uncleanable_offset=cleanable["firstUncleanableOffset"],
+        map_slots=step.slots,
+        load_factor=step.load_factor,
+    )
+    # Kafka's cleaner wants room for two keys; its manager never hands it a log without dirty bytes.
+    if cleanable["cleanableBytes"] > 0 and math.floor(step.slots * step.load_factor) > 1:
+        request: dict[str, Any] = {
+            "first": cleaning.first_dirty_offset,
+            "uncleanable": cleaning.first_uncleanable_offset,
+            "dedupe": step.slots * KAFKA_SLOT_BYTES,
+            "loadFactor": step.load_factor,
+        }
+        try:
+            cleaning = replace(cleaning, stats=oracle.clean(**request))
+        except OracleError as error:
+            cleaning = replace(cleaning, error=f"{error.kind}: {error.message}")
+    oracle.run_delayed()
+    oracle.close()
+    return cleaning
