@@ -190,7 +190,7 @@ def create_output(path: StrPath, like: StrPath | None = None) -> Output:
             parent = _stat_of(_parent(name))
             if parent is not None:
                 _take_owner(output, parent.st_uid, parent.st_gid)
-    except Exception:
+    except BaseException:
         with contextlib.suppress(StorageIOError):
             output.close()
         raise
