@@ -166,6 +166,8 @@ class Batch:
             if header.magic < 2:
                 return legacy.parse_message(self.data)
             if header.record_count == 0:
+                if header.size != HEADER_SIZE:
+                    raise MalformedError(f"{header.size - HEADER_SIZE} bytes are left after its 0 records")
                 return []
             data, position = self.data, HEADER_SIZE
             if header.codec:
@@ -198,6 +200,8 @@ def read_header(
     base_offset, length = _PREFIX.unpack_from(buffer, position)
     size, magic = length + LOG_OVERHEAD, buffer[position + 16]
     if length < legacy.MIN_ENTRY[0] - LOG_OVERHEAD:
+        if not any(buffer[position : position + HEADER_SIZE]):
+            _unreadable(path, at, base_offset, "truncated, only zeros where a batch should be")
         _unreadable(path, at, base_offset, f"its length field is {length}")
     if magic > 2:
         _unreadable(path, at, base_offset, f"unknown magic {magic}")

@@ -254,6 +254,7 @@ class TestDamage:
             (23, ">i", -1, "offsets are out of range"),
             (23, ">i", 0, "has offset 1, which is not between 1 and 0"),
             (57, ">i", -1, "record count is -1"),
+            (57, ">i", 0, "52 bytes are left after its 0 records"),
             (57, ">i", 1, "26 bytes are left after its 1 records"),
             (57, ">i", 3, "past the end"),
             (57, ">i", 0x7FFFFFFF, "past the end"),
@@ -303,6 +304,11 @@ class TestDamage:
             assert [r.offset for r in batch.records()] == [0, 1]
         except CorruptBatchError as error:
             assert error.reason
+
+    def test_a_tail_of_zeros_counts_as_truncated(self) -> None:
+        with pytest.raises(CorruptBatchError, match="truncated, only zeros") as caught:
+            list(iter_batches(bytes.fromhex(GOLDEN_TWO) + bytes(4096)))
+        assert caught.value.position == 113
 
     def test_short_data_in_a_batch(self) -> None:
         batch = only(bytes.fromhex(GOLDEN_TWO))
