@@ -19,6 +19,9 @@ INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
 LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
 MAX_RATE = 1.7976931348623157e308
 
+#: Characters of a refused value that its error shows.
+MAX_SHOWN = 200
+
 
 class Kind(enum.Enum):
     """Kafka's ConfigDef types."""
@@ -90,6 +93,8 @@ class Setting:
     unit: Unit = Unit.NONE
     low: int | float | None = None
     high: int | float | None = None
+    #: Numbers must be above this one.
+    above: int | None = None
     #: Numbers outside low..high that are allowed as well.
     also: tuple[int, ...] = ()
     choices: tuple[str, ...] = ()
@@ -115,7 +120,8 @@ class Setting:
         try:
             return self._check(self._convert(text, broker, units), broker)
         except ValueError as fault:
-            raise SettingError(source=source, name=name, value=text, reason=str(fault)) from None
+            shown = text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
+            raise SettingError(source=source, name=name, value=shown, reason=str(fault)) from None
 
     def range_text(self, broker: BrokerName | None = None) -> str:
         """The range in words: `0..1`, `1048576 or more`, `one of a, b`; empty where Kafka sets none."""
@@ -125,7 +131,9 @@ class Setting:
             return text + (" (may be empty)" if self.kind is Kind.LIST and self.may_be_empty else "")
         low = self.low if broker is None or broker.low is None else broker.low
         text = ""
-        if low is not None and self.high is not None:
+        if self.above is not None:
+            text = f"above {self.above}" + (f", at most {self.high}" if self.high is not None else "")
+        elif low is not None and self.high is not None:
             text = f"{low}..{self.high}"
         elif low is not None:
             text = f"{low} or more"
@@ -145,7 +153,7 @@ class Setting:
             return ",".join(value)
         if isinstance(value, int) and value not in (LONG_MAX, INT_MAX) and value > 0:
             human = {Unit.MS: format_duration, Unit.BYTES: format_size}.get(self.unit, str)(value)
-            return human if human.rstrip("msB") == str(value) else f"{value} ({human})"
+            return str(value) if human.rstrip("msB") == str(value) else f"{value} ({human})"
         return str(value)
 
     def _convert(self, text: str, broker: BrokerName | None, units: bool) -> Value:
@@ -197,7 +205,8 @@ class Setting:
         if broker is not None and broker.negative_is_off and value < 0:
             return -1
         low = self.low if broker is None or broker.low is None else broker.low
-        if not (value in self.also or ((low is None or value >= low) and (self.high is None or value <= self.high))):
+        fits = (low is None or value >= low) and (self.high is None or value <= self.high)
+        if not (value in self.also or (fits and (self.above is None or value > self.above))):
             raise ValueError(f"must be {self.range_text(broker)}")
         scaled = value * scale
         return min(scaled, LONG_MAX) if isinstance(scaled, int) else scaled

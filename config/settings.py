@@ -155,24 +155,13 @@ class CleanerConfig(msgspec.Struct, frozen=True, kw_only=True):
         if "io_buffer_load_factor" in fields:
             fields["load_factor"] = fields.pop("io_buffer_load_factor")
         config = cls(**fields)
-        checks = (
-            (config.load_factor <= 0, "log.cleaner.io.buffer.load.factor", config.load_factor, "must be above 0"),
-            (
-                config.io_max_bytes_per_second <= 0,
-                "log.cleaner.io.max.bytes.per.second",
-                config.io_max_bytes_per_second,
-                "must be above 0",
-            ),
-            (
-                not any_buffer_size and config.dedupe_buffer_size // config.threads <= MIN_DEDUPE_BYTES_PER_THREAD,
-                "log.cleaner.dedupe.buffer.size",
-                config.dedupe_buffer_size,
-                f"must be more than 1 MiB for each of {config.threads} cleaner threads",
-            ),
-        )
-        for failed, name, value, reason in checks:
-            if failed:
-                raise SettingError(source=source, name=name, value=str(value), reason=reason)
+        if not any_buffer_size and config.dedupe_buffer_size // config.threads <= MIN_DEDUPE_BYTES_PER_THREAD:
+            raise SettingError(
+                source=source,
+                name="log.cleaner.dedupe.buffer.size",
+                value=str(config.dedupe_buffer_size),
+                reason=f"must be more than 1 MiB for each of {config.threads} cleaner threads",
+            )
         return config
 
 

@@ -144,7 +144,7 @@ OFFSETS_RECORDS: dict[int, CoordinatorRecord] = {
         "STREAMS_GROUP_METADATA",
         *fields("epoch:i32 metadataHash:i64"),
         tag(0, "validatedTopologyEpoch", "i32", -1),
-        tag(1, "lastAssignmentConfigs", _KEY_VALUE, None, array=True, nullable=True),
+        tag(1, "lastAssignmentConfigs", _KEY_VALUE, [], array=True, nullable=True),
         tag(2, "storedDescriptionTopologyEpoch", "i32", -1),
         tag(3, "failedDescriptionTopologyEpoch", "i32", -1),
     ),

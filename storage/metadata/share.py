@@ -9,7 +9,7 @@ from compactd.storage.metadata.schema import Schema, array, fields, tag
 
 _KEY = fields("groupId:str topicId:uuid partition:i32")
 _BATCHES = array("stateBatches", fields("firstOffset:i64 lastOffset:i64 deliveryState:i8 deliveryCount:i16"))
-_COMPLETE = tag(0, "deliveryCompleteCount", "i32", 0)
+_COMPLETE = tag(0, "deliveryCompleteCount", "i32", -1)
 
 SHARE_RECORDS: dict[int, CoordinatorRecord] = {
     0: CoordinatorRecord(
