@@ -95,3 +95,119 @@ class StorageIOError(CompactdError):
     """{path}: {action} failed: {reason}. The partition keeps its last complete state; check the disk, then try again."""
 
     exit_code = EXIT_IO
+
+
+class LogError(CompactdError):
+    """{path}: {detail}."""
+
+    # Errors that a partition log answers a request with. `kafka_name` and `kafka_code` are those of Kafka's protocol, so
+    # that a server passes them on as they are.
+    kafka_name: ClassVar[str] = "UNKNOWN_SERVER_ERROR"
+    kafka_code: ClassVar[int] = -1
+
+
+class OffsetOutOfRangeError(LogError):
+    """{path}: offset {offset} is outside the log, which {detail}."""
+
+    kafka_name = "OFFSET_OUT_OF_RANGE"
+    kafka_code = 1
+
+
+class CorruptMessageError(LogError):
+    """{path}: refused a damaged batch: {detail}."""
+
+    kafka_name = "CORRUPT_MESSAGE"
+    kafka_code = 2
+
+
+class MessageTooLargeError(LogError):
+    """{path}: refused a batch of {size} bytes, more than max.message.bytes, which is {limit}."""
+
+    kafka_name = "MESSAGE_TOO_LARGE"
+    kafka_code = 10
+
+
+class RecordListTooLargeError(LogError):
+    """{path}: refused batches of {size} bytes in all, more than segment.bytes, which is {limit}."""
+
+    kafka_name = "RECORD_LIST_TOO_LARGE"
+    kafka_code = 18
+
+
+class InvalidRecordError(LogError):
+    """{path}: refused a batch: {detail}."""
+
+    # Field beside those in the message: record_errors, a tuple of (record index in the batch, text), empty where the
+    # batch as a whole is at fault.
+    kafka_name = "INVALID_RECORD"
+    kafka_code = 87
+
+
+class InvalidTimestampError(InvalidRecordError):
+    """{path}: refused a batch: {detail}."""
+
+    kafka_name = "INVALID_TIMESTAMP"
+    kafka_code = 32
+
+
+class UnsupportedForMessageFormatError(LogError):
+    """{path}: refused a batch: {detail}."""
+
+    kafka_name = "UNSUPPORTED_FOR_MESSAGE_FORMAT"
+    kafka_code = 43
+
+
+class OutOfOrderSequenceError(LogError):
+    """{path}: refused a batch of producer {producer_id} at offset {offset}: {detail}."""
+
+    kafka_name = "OUT_OF_ORDER_SEQUENCE_NUMBER"
+    kafka_code = 45
+
+
+class InvalidProducerEpochError(LogError):
+    """{path}: refused a batch of producer {producer_id} at offset {offset}: {detail}."""
+
+    kafka_name = "INVALID_PRODUCER_EPOCH"
+    kafka_code = 47
+
+
+class InvalidTransactionStateError(LogError):
+    """{path}: refused a batch of producer {producer_id} at offset {offset}: {detail}."""
+
+    kafka_name = "INVALID_TXN_STATE"
+    kafka_code = 48
+
+
+class TransactionCoordinatorFencedError(LogError):
+    """{path}: refused a marker of producer {producer_id} at offset {offset}: {detail}."""
+
+    kafka_name = "TRANSACTION_COORDINATOR_FENCED"
+    kafka_code = 52
+
+
+class LogOfflineError(LogError):
+    """{path}: the log takes no more changes after an I/O error: {detail}. Load it again once the disk is well."""
+
+    kafka_name = "KAFKA_STORAGE_ERROR"
+    kafka_code = 56
+    exit_code = EXIT_IO
+
+
+class UnsupportedCompressionTypeError(LogError):
+    """{path}: refused a batch: {detail}."""
+
+    kafka_name = "UNSUPPORTED_COMPRESSION_TYPE"
+    kafka_code = 76
+
+
+class InconsistentTopicIdError(LogError):
+    """{path}: it belongs to the topic with id {found}, not to {wanted}."""
+
+    kafka_name = "INCONSISTENT_TOPIC_ID"
+    kafka_code = 103
+
+
+class UnexpectedOffsetError(LogError):
+    """{path}: refused replicated batches: {detail}."""
+
+    # Kafka's UnexpectedAppendOffsetException and OffsetsOutOfOrderException: a follower's fetch went wrong.

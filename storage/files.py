@@ -45,6 +45,10 @@ class FileLayer:
         """Opens for reading and writing, made if absent, content untouched."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
 
+    def open_append(self, path: str, mode: int) -> int:
+        """Opens for reading and writing, made if absent, content untouched: for files that grow at their end."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+
     def write(self, fd: int, data: memoryview) -> int:
         """Writes at the descriptor's position; returns how many bytes went, maybe fewer than given."""
         return os.write(fd, data)
@@ -151,6 +155,11 @@ class Output:
         with _reported(self.path, "truncate"):
             _layer.truncate(self.fileno(), size)
 
+    def seek(self, position: int) -> None:
+        """Where the next `write` goes, in bytes from the start."""
+        with _reported(self.path, "seek"):
+            os.lseek(self.fileno(), position, os.SEEK_SET)
+
     def close(self) -> None:
         """Closes once; further calls do nothing."""
         fd, self._fd = self._fd, -1
@@ -202,6 +211,26 @@ def open_existing(path: StrPath) -> Output:
     name = os.fspath(path)
     with _reported(name, "open"):
         return Output(name, _layer.open_existing(name))
+
+
+def open_append(path: StrPath, position: int) -> Output:
+    """Opens a file that grows: made if absent, content untouched; the next write goes to byte `position`.
+
+    Made by root, it gets its directory's owner and group.
+    """
+    name = os.fspath(path)
+    existed = _stat_of(name) is not None
+    with _reported(name, "open"):
+        output = Output(name, _layer.open_append(name, _NEW_FILE_MODE))
+    try:
+        if not existed and os.geteuid() == 0 and (parent := _stat_of(_parent(name))) is not None:
+            _take_owner(output, parent.st_uid, parent.st_gid)
+        output.seek(position)
+    except Exception:
+        with contextlib.suppress(StorageIOError):
+            output.close()
+        raise
+    return output
 
 
 def write_file(path: StrPath, data: bytes, like: StrPath | None = None, sync: bool = True) -> None:

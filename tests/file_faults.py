@@ -204,6 +204,20 @@ class FaultyLayer(FileLayer):
 
         return self._call(Call("open_existing", (path,)), run)
 
+    def open_append(self, path: str, mode: int) -> int:
+        def run() -> int:
+            directory, name = self._entry(path)
+            node = directory.now.get(name)
+            fd = FileLayer.open_append(self, path, mode)
+            if node is None:
+                node = self._link(directory, name)
+            elif node.synced is None:
+                _keep(node, path)
+            self._open[fd] = (path, node)
+            return fd
+
+        return self._call(Call("open_append", (path,)), run)
+
     def open_lock(self, path: str, mode: int) -> int:
         def run() -> int:
             directory, name = self._entry(path)
