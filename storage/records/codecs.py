@@ -1,8 +1,7 @@
 """The compression codecs of record batches, with Kafka's framing and default levels (facts 2.10).
 
-Compressing gives Kafka 4.4.0's bytes for gzip, lz4 and zstd. The snappy encoder is another one than Kafka's: what it
-writes is valid, and usually but not always the same bytes. Decompressing accepts what Kafka's readers accept and never
-grows past a limit, so that a small hostile batch cannot take the machine's memory.
+Compressing gives Kafka 4.4.0's bytes. Decompressing accepts what Kafka's readers accept and never grows past a limit, so
+that a small hostile batch cannot take the machine's memory.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Final
 import cramjam
 import zstandard
 
+from compactd.storage.records import snappy
 from compactd.storage.records.varint import MalformedError
 from compactd.storage.records.xxh32 import xxh32
 
@@ -118,7 +118,7 @@ def _gunzip(data: bytes, limit: int) -> bytes:
 def _snappy(data: bytes) -> bytes:
     out = bytearray(_XERIAL_HEADER)
     for at in range(0, len(data), _XERIAL_CHUNK):
-        block = bytes(cramjam.snappy.compress_raw(data[at : at + _XERIAL_CHUNK]))
+        block = snappy.compress_block(data[at : at + _XERIAL_CHUNK])
         out += struct.pack(">i", len(block)) + block
     return bytes(out)
 
