@@ -1,0 +1,145 @@
+//! The records of a batch of any magic, decompressed, walked and checked.
+
+use crate::codecs::Codecs;
+use crate::errors::Damage;
+use crate::header::{Header, V2_HEADER};
+use crate::legacy::{self, LegacyRecord};
+use crate::record::{self, Fields};
+use crate::transactions::Marker;
+
+/// One record; the positions of `fields` count from the start of its batch's area.
+#[derive(Clone, Copy, Debug)]
+pub struct Record {
+    pub offset: i64,
+    pub timestamp: i64,
+    pub fields: Fields,
+}
+
+impl Record {
+    #[inline(always)]
+    pub fn key<'a>(&self, area: &'a [u8]) -> Option<&'a [u8]> {
+        let length = usize::try_from(self.fields.key_length).ok()?;
+        area.get(self.fields.key..self.fields.key + length)
+    }
+
+    #[inline(always)]
+    pub fn is_tombstone(&self) -> bool {
+        self.fields.value_length < 0
+    }
+}
+
+/// Memory that decompressed records take, kept from batch to batch.
+#[derive(Default)]
+pub struct Scratch {
+    bytes: Vec<u8>,
+    legacy: Vec<LegacyRecord>,
+}
+
+/// Scratch above this is given back after the batch that needed it.
+const KEPT: usize = 16 << 20;
+
+impl Scratch {
+    pub fn trim(&mut self) {
+        if self.bytes.capacity() > KEPT {
+            self.bytes = Vec::new();
+        }
+    }
+}
+
+/// The bytes that hold the records: part of the batch, or decompressed into `bytes`.
+#[inline]
+pub fn area<'a>(header: &Header, batch: &'a [u8], codecs: &mut Codecs, scratch: &'a mut Scratch) -> Result<&'a [u8], Damage> {
+    decompressed(header, batch, codecs, &mut scratch.bytes)
+}
+
+fn decompressed<'a>(header: &Header, batch: &'a [u8], codecs: &mut Codecs, bytes: &'a mut Vec<u8>) -> Result<&'a [u8], Damage> {
+    if header.is_legacy() {
+        if header.codec() == 0 {
+            return Ok(batch);
+        }
+        let outer = legacy::read_outer(batch)?.fields;
+        let inner = batch.get(outer.value..outer.end).filter(|_| outer.value_length >= 0);
+        let inner = inner.ok_or("it is compressed and has no value")?;
+        codecs.decompress(header.codec(), header.magic, inner, bytes)?;
+        return Ok(bytes);
+    }
+    let records = batch.get(V2_HEADER..).unwrap_or(&[]);
+    if header.codec() == 0 || header.record_count == 0 {
+        return Ok(records);
+    }
+    codecs.decompress(header.codec(), header.magic, records, bytes)?;
+    Ok(bytes)
+}
+
+/// Calls `each` with the area and every record in turn until it answers false. The area is the result.
+#[inline(always)]
+pub fn walk<'a>(
+    header: &Header,
+    batch: &'a [u8],
+    codecs: &mut Codecs,
+    scratch: &'a mut Scratch,
+    mut each: impl FnMut(&[u8], &Record) -> bool,
+) -> Result<&'a [u8], Damage> {
+    let area = decompressed(header, batch, codecs, &mut scratch.bytes)?;
+    if header.is_legacy() {
+        walk_legacy(header, area, &mut scratch.legacy, each)?;
+        return Ok(area);
+    }
+    let fixed_timestamp = header.is_log_append_time().then_some(header.max_timestamp);
+    let last_delta = header.last_offset - header.base_offset;
+    let (mut at, mut previous) = (0, -1i64);
+    for _ in 0..header.record_count {
+        let fields = record::read(area, at)?;
+        let delta = i64::from(fields.offset_delta);
+        if delta <= previous || delta > last_delta {
+            return Err("the offset of a record is out of order or outside its batch".into());
+        }
+        previous = delta;
+        at = fields.end;
+        let timestamp = fixed_timestamp.unwrap_or(header.base_timestamp.wrapping_add(fields.timestamp_delta));
+        if !each(area, &Record { offset: header.base_offset + delta, timestamp, fields }) {
+            return Ok(area);
+        }
+    }
+    if at != area.len() {
+        return Err(format!("{} bytes follow its last record", area.len() - at).into());
+    }
+    Ok(area)
+}
+
+fn walk_legacy(header: &Header, area: &[u8], records: &mut Vec<LegacyRecord>, mut each: impl FnMut(&[u8], &Record) -> bool) -> Result<(), Damage> {
+    records.clear();
+    if header.codec() == 0 {
+        records.push(legacy::read_outer(area)?);
+    } else {
+        legacy::read_inner(header, area, records)?;
+    }
+    let mut previous = -1;
+    for record in records.iter() {
+        if record.offset <= previous || record.offset > header.last_offset {
+            return Err("the offset of an inner record is out of order or beyond that of its wrapper".into());
+        }
+        previous = record.offset;
+        if !each(area, &Record { offset: record.offset, timestamp: record.timestamp, fields: record.fields }) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// What the first record of a control batch says; None for an empty batch. All of its records are checked.
+pub fn marker(header: &Header, batch: &[u8], codecs: &mut Codecs, scratch: &mut Scratch) -> Result<Option<Marker>, Damage> {
+    let mut first = None;
+    walk(header, batch, codecs, scratch, |area, record| {
+        first.get_or_insert_with(|| record.key(area).and_then(|key| Some([*key.first()?, *key.get(1)?, *key.get(2)?, *key.get(3)?])));
+        true
+    })?;
+    match first {
+        None => Ok(None),
+        Some(None) => Err("the key of its control record is shorter than 4 bytes".into()),
+        Some(Some([high, _, _, _])) if high >= 0x80 => Err("the key of its control record has a negative version".into()),
+        Some(Some([_, _, 0, 0])) => Ok(Some(Marker::Abort)),
+        Some(Some([_, _, 0, 1])) => Ok(Some(Marker::Commit)),
+        Some(Some(_)) => Ok(Some(Marker::Other)),
+    }
+}

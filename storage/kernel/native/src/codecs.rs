@@ -1,0 +1,210 @@
+//! Compression of record areas, byte for byte as Kafka 4.4.0 does it at default levels (facts 2.10).
+
+use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
+
+use crate::errors::Damage;
+use crate::{lz4, snappy};
+
+/// Largest decompressed record area, as in Kafka, where it has to fit a Java array or buffer.
+pub const LARGEST_AREA: usize = i32::MAX as usize;
+const ZSTD_LEVEL: i32 = 3;
+const STEP: usize = 64 << 10;
+
+pub fn too_large(limit: usize) -> Damage {
+    format!("its records decompress to more than {limit} bytes").into()
+}
+
+/// Contexts that are made at first use and then used again.
+#[derive(Default)]
+pub struct Codecs {
+    deflate: Option<Compress>,
+    inflate: Option<Decompress>,
+    snappy: snappy::Encoder,
+    zstd: Option<zstd_safe::CCtx<'static>>,
+    unzstd: Option<zstd_safe::DCtx<'static>>,
+}
+
+impl Codecs {
+    /// Appends `data` compressed.
+    pub fn compress(&mut self, codec: u8, data: &[u8], out: &mut Vec<u8>) -> Result<(), Damage> {
+        match codec {
+            0 => out.extend_from_slice(data),
+            1 => self.gzip(data, out)?,
+            2 => self.snappy.compress(data, out),
+            3 => {
+                if !lz4::compress(data, out) {
+                    return Err("liblz4 could not compress its records".into());
+                }
+            }
+            _ => self.zstd(data, out)?,
+        }
+        Ok(())
+    }
+
+    /// Puts the decompressed `data` into `out`, whose old content goes. Memory grows with what really comes out.
+    pub fn decompress(&mut self, codec: u8, magic: u8, data: &[u8], out: &mut Vec<u8>) -> Result<(), Damage> {
+        out.clear();
+        match codec {
+            1 => self.gunzip(data, out),
+            2 => snappy::decompress(data, out, LARGEST_AREA),
+            3 => lz4::decompress(data, magic, out, LARGEST_AREA),
+            _ => self.unzstd(data, out),
+        }
+    }
+
+    fn gzip(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<(), Damage> {
+        let failed = |_| Damage::from("zlib could not compress its records");
+        let deflate = self.deflate.get_or_insert_with(|| Compress::new(Compression::new(6), false));
+        deflate.reset();
+        // No name, no time, operating system unknown: as JDK 16 and later write it.
+        out.extend_from_slice(&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff]);
+        out.reserve(data.len() / 2 + STEP);
+        loop {
+            let consumed = deflate.total_in() as usize;
+            if deflate.compress_vec(&data[consumed..], out, FlushCompress::Finish).map_err(failed)? == Status::StreamEnd {
+                break;
+            }
+            out.reserve(STEP);
+        }
+        out.extend_from_slice(&crc32fast::hash(data).to_le_bytes());
+        out.extend_from_slice(&(data.len() as u32).to_le_bytes());
+        Ok(())
+    }
+
+    fn gunzip(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<(), Damage> {
+        let mut rest = data;
+        loop {
+            rest = self.gunzip_member(rest, out)?;
+            // As Java's GZIPInputStream: another member may follow, anything else is ignored.
+            if !rest.starts_with(&[0x1f, 0x8b, 8]) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn gunzip_member<'a>(&mut self, data: &'a [u8], out: &mut Vec<u8>) -> Result<&'a [u8], Damage> {
+        const BROKEN: &str = "its gzip data cannot be decompressed";
+        let body = gzip_body(data).ok_or("its gzip header is damaged")?;
+        let inflate = self.inflate.get_or_insert_with(|| Decompress::new(false));
+        inflate.reset(false);
+        let start = out.len();
+        out.reserve((body.len() * 3).clamp(STEP, 16 << 20));
+        loop {
+            let consumed = inflate.total_in() as usize;
+            let produced = out.len();
+            let left = body.get(consumed..).ok_or(BROKEN)?;
+            let status = inflate.decompress_vec(left, out, FlushDecompress::None).map_err(|_| BROKEN)?;
+            if out.len() > LARGEST_AREA {
+                return Err(too_large(LARGEST_AREA));
+            }
+            if status == Status::StreamEnd {
+                break;
+            }
+            if out.len() == out.capacity() {
+                out.reserve(out.len().max(STEP));
+            } else if out.len() == produced && inflate.total_in() as usize == consumed {
+                return Err("its gzip data is cut short".into());
+            }
+        }
+        let (trailer, rest) = body[inflate.total_in() as usize..].split_at_checked(8).ok_or("its gzip data is cut short")?;
+        let plain = &out[start..];
+        if trailer[..4] != crc32fast::hash(plain).to_le_bytes() || trailer[4..] != (plain.len() as u32).to_le_bytes() {
+            return Err("the checksum of its gzip data is wrong".into());
+        }
+        Ok(rest)
+    }
+
+    fn zstd(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<(), Damage> {
+        let failed = |_| Damage::from("libzstd could not compress its records");
+        let context = self.zstd.get_or_insert_with(zstd_safe::CCtx::create);
+        context.reset(zstd_safe::ResetDirective::SessionOnly).map_err(failed)?;
+        context.set_parameter(zstd_safe::CParameter::CompressionLevel(ZSTD_LEVEL)).map_err(failed)?;
+        let start = out.len();
+        out.reserve(zstd_safe::compress_bound(data.len()) + 64);
+        let mut input = zstd_safe::InBuffer::around(data);
+        // Java closes the stream by a flush and then the end, which leaves an empty last block.
+        let mut stage = 0;
+        let mut position = start;
+        while stage < 3 {
+            let mut target = zstd_safe::OutBuffer::around_pos(out, position);
+            let left = match stage {
+                0 => context.compress_stream(&mut target, &mut input).map(|_| data.len() - input.pos()),
+                1 => context.flush_stream(&mut target),
+                _ => context.end_stream(&mut target),
+            };
+            position = target.pos();
+            if left.map_err(failed)? == 0 {
+                stage += 1;
+            } else {
+                out.reserve(STEP);
+            }
+        }
+        Ok(())
+    }
+
+    fn unzstd(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<(), Damage> {
+        let context = self.unzstd.get_or_insert_with(zstd_safe::DCtx::create);
+        // Frames of streams do not tell their size. The buffer stays from batch to batch, so it rarely has to grow.
+        out.reserve((data.len().saturating_mul(4)).clamp(STEP, 16 << 20));
+        loop {
+            out.clear();
+            match context.decompress(out, data) {
+                Ok(_) if out.len() > LARGEST_AREA => return Err(too_large(LARGEST_AREA)),
+                Ok(_) => return Ok(()),
+                Err(code) if zstd_safe::get_error_name(code) == "Destination buffer is too small" => {
+                    if out.capacity() > LARGEST_AREA {
+                        return Err(too_large(LARGEST_AREA));
+                    }
+                    out.reserve((out.capacity() * 2).min(LARGEST_AREA + 1));
+                }
+                Err(code) => return Err(format!("its zstd data cannot be decompressed ({})", zstd_safe::get_error_name(code)).into()),
+            }
+        }
+    }
+}
+
+/// What follows the header of a gzip member.
+fn gzip_body(data: &[u8]) -> Option<&[u8]> {
+    let flags = *data.get(3)?;
+    if !data.starts_with(&[0x1f, 0x8b, 8]) {
+        return None;
+    }
+    let mut at = 10;
+    if flags & 4 != 0 {
+        at += 2 + usize::from(u16::from_le_bytes([*data.get(at)?, *data.get(at + 1)?]));
+    }
+    for flag in [8, 16] {
+        if flags & flag != 0 {
+            at += data.get(at..)?.iter().position(|&byte| byte == 0)? + 1;
+        }
+    }
+    if flags & 2 != 0 {
+        at += 2;
+    }
+    data.get(at..)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_codec_reads_back_and_survives_damage() {
+        let data: Vec<u8> = (0..200_000usize).map(|i| (i % 251 * (i >> 12)) as u8).collect();
+        let mut codecs = Codecs::default();
+        for codec in 1..=4u8 {
+            for length in [0, 1, 1000, data.len()] {
+                let (mut packed, mut unpacked) = (Vec::new(), Vec::new());
+                codecs.compress(codec, &data[..length], &mut packed).unwrap();
+                codecs.decompress(codec, 2, &packed, &mut unpacked).unwrap();
+                assert!(unpacked == data[..length]);
+                for cut in 0..packed.len().min(200) {
+                    let _ = codecs.decompress(codec, 2, &packed[..cut], &mut unpacked);
+                    let mut flipped = packed.clone();
+                    flipped[cut] ^= 0x55;
+                    let _ = codecs.decompress(codec, 2, &flipped, &mut unpacked);
+                }
+            }
+        }
+    }
+}

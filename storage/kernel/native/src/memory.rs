@@ -1,0 +1,179 @@
+//! The one module with unsafe code: anonymous memory for the offset map, prefetching, liblz4, and calls on file
+//! descriptors. Everything it exports is safe to call with any argument.
+
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::ptr::NonNull;
+
+/// One slot of the offset map.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slot {
+    pub high: u64,
+    pub low: u64,
+}
+
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Zeroed memory for `len` slots. Address space is taken at once, pages when they are first written.
+pub struct Slots {
+    start: NonNull<Slot>,
+    len: usize,
+    bytes: usize,
+}
+
+// SAFETY: the mapping is owned by this value alone and is plain memory.
+unsafe impl Send for Slots {}
+// SAFETY: shared access only reads.
+unsafe impl Sync for Slots {}
+
+impl Slots {
+    pub fn reserve(len: usize) -> io::Result<Slots> {
+        let wanted = len.max(1).checked_mul(size_of::<Slot>()).and_then(|bytes| bytes.checked_next_multiple_of(4096));
+        let bytes = wanted.filter(|&bytes| bytes <= isize::MAX as usize).ok_or(io::ErrorKind::OutOfMemory)?;
+        // SAFETY: a fresh anonymous private mapping, no existing memory is touched; the result is checked.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        if bytes >= 2 * HUGE_PAGE {
+            // SAFETY: the range is the mapping just made; the call is only advice, so its result does not matter.
+            unsafe { libc::madvise(start, bytes, libc::MADV_HUGEPAGE) };
+        }
+        let start = NonNull::new(start.cast::<Slot>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Slots { start, len: len.max(1), bytes })
+    }
+
+    #[inline(always)]
+    pub fn all(&self) -> &[Slot] {
+        // SAFETY: the mapping holds `len` slots, is page aligned, lives as long as self, and zero bytes are a valid Slot.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    #[inline(always)]
+    pub fn all_mut(&mut self) -> &mut [Slot] {
+        // SAFETY: as for `all`, and `&mut self` makes this the only reference.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+
+    /// Asks for the cache line of slot `index` without waiting for it.
+    #[inline(always)]
+    pub fn prefetch(&self, index: usize) {
+        #[cfg(target_arch = "x86_64")]
+        if index < self.len {
+            // SAFETY: the address is inside the mapping, and a prefetch has no effect but on caches.
+            unsafe {
+                use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+                _mm_prefetch(self.start.as_ptr().add(index).cast::<i8>(), _MM_HINT_T0);
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = index;
+    }
+
+    /// Gives back the pages of slots `0..upto`, which read as zero afterwards.
+    pub fn release_front(&mut self, upto: usize) {
+        let bytes = (upto.min(self.len) * size_of::<Slot>()) / HUGE_PAGE * HUGE_PAGE;
+        if bytes > 0 {
+            // SAFETY: the range lies inside the private anonymous mapping; no reference into it is alive.
+            unsafe { libc::madvise(self.start.as_ptr().cast(), bytes, libc::MADV_DONTNEED) };
+        }
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `reserve` with this size, and nothing refers to it any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// Largest number of bytes that `length` bytes become, or None if liblz4 cannot take so many at once.
+fn lz4_bound(length: usize) -> Option<(i32, i32)> {
+    let length = i32::try_from(length).ok()?;
+    // SAFETY: a function of its argument.
+    let bound = unsafe { lz4_sys::LZ4_compressBound(length) };
+    (bound > 0).then_some((length, bound))
+}
+
+/// Appends `block` compressed by LZ4_compress_default. None: liblz4 refused.
+pub fn lz4_compress_block(block: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+    let (length, bound) = lz4_bound(block.len())?;
+    out.reserve(bound as usize);
+    let spare = out.spare_capacity_mut();
+    // SAFETY: source and target are valid for the lengths given, and do not overlap; at most `bound` bytes are written
+    // into capacity reserved above.
+    let written = unsafe { lz4_sys::LZ4_compress_default(block.as_ptr().cast(), spare.as_mut_ptr().cast(), length, bound) };
+    let written = usize::try_from(written).ok().filter(|&written| written > 0 && written <= spare.len())?;
+    // SAFETY: liblz4 initialised `written` bytes of the spare capacity.
+    unsafe { out.set_len(out.len() + written) };
+    Some(written)
+}
+
+/// Appends the decompressed `block`, at most `limit` bytes; with `history` it may refer to that many bytes at the end of
+/// `out`. None: the block is damaged or larger.
+pub fn lz4_decompress_block(block: &[u8], out: &mut Vec<u8>, limit: usize, history: usize) -> Option<usize> {
+    let length = i32::try_from(block.len()).ok()?;
+    let limit = i32::try_from(limit).ok()?;
+    let history = history.min(out.len()).min(64 << 10);
+    out.reserve(limit as usize);
+    let used = out.len();
+    let start = out.as_mut_ptr();
+    // SAFETY: the target is `limit` bytes of reserved capacity behind the `used` initialised ones; the dictionary is the
+    // `history` initialised bytes directly before it; the source is another allocation. LZ4_decompress_safe_usingDict
+    // neither reads outside source and dictionary nor writes outside the target, whatever the source holds.
+    let written = unsafe {
+        lz4_decompress_safe_using_dict(
+            block.as_ptr().cast(),
+            start.add(used).cast(),
+            length,
+            limit,
+            start.add(used - history).cast(),
+            history as libc::c_int,
+        )
+    };
+    let written = usize::try_from(written).ok().filter(|&written| written <= limit as usize)?;
+    // SAFETY: liblz4 initialised `written` bytes behind the used ones.
+    unsafe { out.set_len(used + written) };
+    Some(written)
+}
+
+extern "C" {
+    #[link_name = "LZ4_decompress_safe_usingDict"]
+    fn lz4_decompress_safe_using_dict(
+        source: *const libc::c_char,
+        target: *mut libc::c_char,
+        source_size: libc::c_int,
+        target_capacity: libc::c_int,
+        dictionary: *const libc::c_char,
+        dictionary_size: libc::c_int,
+    ) -> libc::c_int;
+}
+
+/// A File of our own on the open file that `fd` names.
+pub fn duplicate(fd: RawFd) -> io::Result<File> {
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
+    // SAFETY: the descriptor is only borrowed for the call; a closed one makes the duplication fail with EBADF.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+    Ok(File::from(borrowed.try_clone_to_owned()?))
+}
+
+/// Tells the kernel that the file will be read from front to back.
+pub fn advise_sequential(file: &File) {
+    // SAFETY: a call on an open descriptor without memory arguments; only advice.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_SEQUENTIAL) };
+}
