@@ -363,7 +363,13 @@ class FaultyLayer(FileLayer):
                     raise OSError(rule.code, os.strerror(rule.code))
         if counted and self._failure_rate and self._random.random() < self._failure_rate:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        result = run()
+        try:
+            result = run()
+        except OSError:
+            if stop is not None:  # the stop comes after the call, however it ended
+                self.dead = True
+                raise PowerCut(f"after call {number}, {call}") from None
+            raise
         if stop is not None:
             self.dead = True
             if call.name.startswith("open_") and isinstance(result, int):  # nobody will get to know this descriptor

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from compactd.config.errors import CompactdError, OffsetOverflowError, RefusedError
+from compactd.config.errors import CompactdError, OffsetOverflowError, RefusedError, StorageIOError
 from compactd.config.settings import TopicConfig
 from compactd.storage import files
 from compactd.storage.cleaning.cleanable import (
@@ -298,7 +298,13 @@ def _swap_in(group: CleanedGroup, report: PartitionReport) -> None:
     if group.unchanged:
         report.unchanged_groups += 1
         return
-    report.deleted.extend(replace_segments(group.directory, [group.base_offset], group.source_bases))
+    try:
+        report.deleted.extend(replace_segments(group.directory, [group.base_offset], group.source_bases))
+    except StorageIOError:
+        # Half-way through the renames: finish or drop the swap now as the next start would, if the disk lets us.
+        with contextlib.suppress(CompactdError):
+            recover_swap(group.directory)
+        raise
 
 
 def _measure(cleaning: CleaningRound, report: PartitionReport, progress: Progress | None) -> None:
