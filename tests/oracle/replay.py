@@ -105,7 +105,9 @@ def _raise_start(oracle: Oracle, writer: Writer) -> int:
     state = oracle.state()
     start: int = state["logStartOffset"]
     if writer.start_percent:
-        end = state["logEndOffset"]
+        # Not past the start of an open transaction: Kafka then reports the base offset of whatever batch comes next as its
+        # last stable offset, sometimes below the log start, where compactd says the log start.
+        end = max(start, state["lastStableOffset"])
         start += (end - start) * writer.start_percent // 100
         writer.start_percent = 0
         oracle.start_offset(start)

@@ -147,8 +147,6 @@ class _Producer:
     epoch: int = 0
     sequence: int = FIRST_SEQUENCE
     in_transaction: bool = False
-    #: It wrote a batch already: its next sequence is fixed, where a producer's very first may be any.
-    known: bool = False
 
     def next_epoch(self) -> None:
         self.epoch += 1
@@ -158,7 +156,6 @@ class _Producer:
         """The sequence of a batch over `count` offsets; after the greatest comes 0."""
         first = self.sequence
         self.sequence = (first + count) % (MAX_SEQUENCE + 1)
-        self.known = True
         return first
 
 
@@ -186,14 +183,17 @@ class Writer:
                 producer = self._producer(index)
                 if new_epoch:
                     producer.next_epoch()
-                producer.in_transaction = False
-                self._marked(producer)
                 yield {
                     **self._common("control"),
                     "type": "commit" if commit else "abort",
                     "pid": producer.producer_id,
                     "epoch": producer.epoch,
                 }
+                if not producer.in_transaction:
+                    # Where the marker is all the log knows of a producer (it may have forgotten the rest), it takes
+                    # nothing but a new epoch from sequence 0 on.
+                    producer.next_epoch()
+                producer.in_transaction = False
             case Fence(producer=index):
                 producer = self._producer(index)
                 if not producer.in_transaction:
@@ -246,16 +246,9 @@ class Writer:
         request |= {"pid": producer.producer_id, "epoch": producer.epoch}
         if batch.control and not producer.in_transaction:
             # What is left of a marker that was the last the log knew of its producer.
-            self._marked(producer)
+            producer.next_epoch()
             return {**request, "control": True, "txn": True, "count": 1}
         return {**request, "seq": producer.spend(batch.count), "txn": producer.in_transaction}
-
-    @staticmethod
-    def _marked(producer: _Producer) -> None:
-        """A marker that is the first the log hears of a producer makes it expect sequence 0."""
-        if not producer.known:
-            producer.sequence = 0
-            producer.known = True
 
     def _record(self, rec: Rec) -> dict[str, Any]:
         value = None if rec.value is None else rec.value.data()

@@ -228,7 +228,7 @@ class OracleLog {
             else p.putNull("lastDataOffset");
         });
         ArrayNode aborted = a.putArray("aborted");
-        for (AbortedTxn t : log.collectAbortedTransactions(0, log.logEndOffset()))
+        for (AbortedTxn t : log.collectAbortedTransactions(log.logStartOffset(), log.logEndOffset()))
             aborted.addObject().put("pid", t.producerId()).put("firstOffset", t.firstOffset()).put("lastOffset", t.lastOffset()).put("lastStableOffset", t.lastStableOffset());
     }
 

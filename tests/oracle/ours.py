@@ -1,0 +1,71 @@
+"""compactd's side of a comparison: loads and cleans what Kafka loaded and cleaned, by the same clock and settings."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from pathlib import Path
+
+from compactd.config.settings import TopicConfig
+from compactd.storage.cleaning.run import CleanJob, CleanOptions, PartitionReport, clean_partition
+from compactd.storage.kernel.interface import Kernel
+from compactd.storage.kernel.reference import KERNEL as REFERENCE
+from compactd.storage.names import parse_partition_dir
+from compactd.storage.partition import Partition
+
+from tests.oracle.driver import topic_settings
+from tests.oracle.replay import KAFKA_SLOT_BYTES, Cleaning
+
+
+def topic_config(config: dict[str, object]) -> TopicConfig:
+    return TopicConfig.from_strings(topic_settings(config), "test")
+
+
+def load(directory: Path, cleaning: Cleaning) -> Partition:
+    """compactd's view of a directory at the round's clock, start offset and high watermark."""
+    return Partition.load(
+        directory,
+        topic_config(cleaning.image.config),
+        now_ms=cleaning.image.now_ms,
+        log_start_offset=cleaning.image.log_start_offset,
+        high_watermark=cleaning.high_watermark,
+    )
+
+
+def kernels() -> list[Kernel]:
+    """Every kernel that is there: the reference, and the native one where it was built.
+
+    COMPACTD_ORACLE_KERNEL=reference leaves the native one out, to work on the specification alone.
+    """
+    if os.environ.get("COMPACTD_ORACLE_KERNEL") == REFERENCE.name:
+        return [REFERENCE]
+    try:
+        native: Kernel = importlib.import_module("compactd.storage.kernel.native_adapter").KERNEL
+    except ImportError:
+        return [REFERENCE]
+    return [native, REFERENCE]
+
+
+def clean(directory: Path, cleaning: Cleaning, kernel: Kernel) -> PartitionReport:
+    """Cleans a copy of the round's directory as `compactd clean --once --kafka-map` does, and removes what it replaced."""
+    image = cleaning.image
+    job = CleanJob(
+        parse_partition_dir(directory.name).topic_partition,
+        directory,
+        topic_config(image.config),
+        image.checkpoint,
+        cleaning.high_watermark,
+        image.log_start_offset,
+    )
+    options = CleanOptions(
+        now_ms=image.now_ms,
+        once=True,
+        kafka_map=True,
+        map_memory_bytes=cleaning.map_slots * KAFKA_SLOT_BYTES,
+        map_load_factor=cleaning.load_factor,
+    )
+    report = clean_partition(job, options, kernel, time.monotonic)
+    for path in report.deleted:
+        path.unlink()
+    return report
