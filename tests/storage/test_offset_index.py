@@ -82,6 +82,12 @@ def test_without_timestamps_the_time_index_stays_empty() -> None:
     assert len(builder.offset_index()) == 1
 
 
+def test_the_largest_timestamp_belongs_to_the_batch_that_reached_it_first() -> None:
+    builder = built(0, [(3, 7, 10), (5, 7, 10), (6, 7, 10)])
+    assert builder.time_index().entries == [(7, 3)]
+    assert (builder.max_timestamp, builder.offset_of_max_timestamp) == (7, 3)
+
+
 def test_closing_twice_adds_once() -> None:
     builder = built(1000, [(5, 42, 10)])
     builder.close()
