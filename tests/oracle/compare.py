@@ -44,7 +44,9 @@ def compare(before: Path, kafka: Path, ours: Path, times_below: int, loose_codec
             if not unlike:
                 recompressed.add(parsed.base_offset)
         elif expected != got and not (parsed and parsed.kind in _TIMED and parsed.base_offset in recompressed):
-            found.append(f"{name}: Kafka has {len(expected)} bytes {_short(expected)}, compactd {len(got)} {_short(got)}")
+            found.append(
+                f"{name}: Kafka has {len(expected)} bytes {_short(expected)}, compactd {len(got)} {_short(got)}"
+            )
         if parsed is not None and parsed.kind in _TIMED and parsed.base_offset < times_below:
             at, mine_at = _mtime_ms(kafka / name), _mtime_ms(ours / name)
             untouched = parsed.kind != names.LOG and (before / name).exists() and mine_at == _mtime_ms(before / name)

@@ -13,7 +13,6 @@ from compactd.storage.kernel.interface import Kernel
 from compactd.storage.kernel.reference import KERNEL as REFERENCE
 from compactd.storage.names import parse_partition_dir
 from compactd.storage.partition import Partition
-
 from tests.oracle.driver import topic_settings
 from tests.oracle.replay import KAFKA_SLOT_BYTES, Cleaning
 

@@ -18,6 +18,7 @@ from compactd.storage.names import log_name
 from compactd.storage.records.batch import iter_batches
 from compactd.storage.records.codecs import compress, decompress
 from tests.oracle.compare import GZIP, SNAPPY, compare
+from tests.oracle.corners import CORNERS
 from tests.oracle.driver import Answer, Oracle, record
 from tests.oracle.ours import clean, kernels
 from tests.oracle.replay import Cleaning, play
@@ -35,7 +36,9 @@ def loose_codecs(_oracle_process: Oracle, tmp_path_factory: pytest.TempPathFacto
     oracle.open(directory, now=0)
     for seed in range(8):
         random = Random(seed)
-        oracle.append([record(b"k%d" % n, bytes(random.choices(b"abcdef0123", k=100 * seed))) for n in range(50)], codec="gzip")
+        oracle.append(
+            [record(b"k%d" % n, bytes(random.choices(b"abcdef0123", k=100 * seed))) for n in range(50)], codec="gzip"
+        )
     oracle.close()
     payloads = [batch.data[61:] for batch in iter_batches((directory / log_name(0)).read_bytes())]
     same = all(compress(GZIP, decompress(GZIP, payload, 2)) == payload for payload in payloads)
@@ -48,13 +51,26 @@ def test_directories_are_the_same(
     oracle: Oracle, fast_dir: Path, loose_codecs: frozenset[int], scenario: Scenario
 ) -> None:
     shutil.rmtree(fast_dir / "play", ignore_errors=True)
-    for cleaning in play(oracle, scenario, fast_dir / "play"):
+    compare_all_rounds(oracle, fast_dir / "play", loose_codecs, scenario)
+
+
+@pytest.mark.parametrize("name", CORNERS)
+def test_corner(oracle: Oracle, fast_dir: Path, loose_codecs: frozenset[int], name: str) -> None:
+    assert compare_all_rounds(oracle, fast_dir / "play", loose_codecs, CORNERS[name]) == len(CORNERS[name].rounds)
+
+
+def compare_all_rounds(oracle: Oracle, work: Path, loose_codecs: frozenset[int], scenario: Scenario) -> int:
+    """Plays a scenario on both sides; the number of rounds in which there was something to clean."""
+    cleaned = 0
+    for cleaning in play(oracle, scenario, work):
         for kernel in kernels():
-            ours = fast_dir / "play" / kernel.name / "t-0"
+            ours = work / kernel.name / "t-0"
             shutil.copytree(cleaning.image.before, ours)
             report = clean(ours, cleaning, kernel)
             check(cleaning, ours, report, loose_codecs)
             shutil.rmtree(ours.parent)
+        cleaned += cleaning.stats is not None
+    return cleaned
 
 
 def check(cleaning: Cleaning, ours: Path, report: PartitionReport, loose_codecs: frozenset[int]) -> None:

@@ -59,7 +59,10 @@ def _view(partition: Partition, now_ms: int) -> dict[str, object]:
 def _kafka_view(cleaning: Cleaning) -> dict[str, object]:
     state, known = cleaning.cleanable, cleaning.producers
     return {
-        **{name: state[name] for name in ("logStartOffset", "logEndOffset", "highWatermark", "lastStableOffset", "size")},
+        **{
+            name: state[name]
+            for name in ("logStartOffset", "logEndOffset", "highWatermark", "lastStableOffset", "size")
+        },
         "segments": [(s["baseOffset"], s["size"], s["largestTimestamp"]) for s in state["segments"]],
         "producers": {p["pid"]: (p["epoch"], p["lastDataOffset"]) for p in known["producers"]},
         "aborted": [(t["pid"], t["firstOffset"], t["lastOffset"], t["lastStableOffset"]) for t in known["aborted"]],

@@ -1,0 +1,36 @@
+"""Scenarios that a comparison with Kafka has to have met, whatever hypothesis draws."""
+
+from __future__ import annotations
+
+from tests.oracle.scenario import Append, Clean, End, Payload, Rec, Roll, Round, Scenario
+
+
+def _put(key: bytes, producer: int | None = None) -> Append:
+    return Append((Rec(key, Payload(3)),), producer=producer, transactional=producer is not None)
+
+
+CORNERS: dict[str, Scenario] = {
+    # The second round starts reading behind the abort marker; Kafka still takes the producer's later commits for aborted
+    # in pass one, does not map their keys, and so keeps the superseded record of b.
+    "abort before the first batch read": Scenario(
+        (
+            Round(
+                (
+                    _put(b"a", 0),
+                    End(0, False),
+                    _put(b"b", 0),
+                    End(0, True),
+                    _put(b"c"),
+                    _put(b"d"),
+                    _put(b"b", 0),
+                    End(0, True),
+                    Roll(),
+                ),
+                Clean(slots=3),
+            ),
+            Round(()),
+        ),
+        {"index.interval.bytes": 0},
+        {"index.interval.bytes": 0},
+    ),
+}
