@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from compactd.config.errors import CompactdError, CorruptFileError, FaultError
+from compactd.config.errors import CompactdError, CorruptFileError, FaultError, StorageIOError
 from compactd.config.properties import properties_dict
 from compactd.storage.metadata.log import (
     METADATA_DIR,
@@ -30,6 +31,9 @@ _BEGIN, _END, _ABORT = 23, 24, 25
 _REPLAYED = frozenset((_TOPIC, _PARTITION, _CONFIG, _PARTITION_CHANGE, _REMOVE_TOPIC, _FEATURE))
 
 _RESOURCES = {2: "topic", 4: "broker"}
+
+#: How often the files are looked for while a running broker takes them away.
+ATTEMPTS = 3
 
 #: Warnings beyond this many are counted, not kept.
 MAX_WARNINGS = 50
@@ -101,14 +105,24 @@ def read_cluster_metadata(log_dirs: Sequence[Path | str], strict: bool = False) 
     directories = metadata_dirs([Path(log_dir) for log_dir in log_dirs])
     if not directories:
         return None
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return _read(directories, strict)
+        except StorageIOError as fault:
+            # A running broker deletes old segments and snapshots; look again at what there is now.
+            if not isinstance(fault.__cause__, FileNotFoundError):
+                raise
+    return _read(directories, strict)
+
+
+def _read(directories: Sequence[Path], strict: bool) -> ClusterMetadata:
     directory = directories[0]
     cluster = ClusterMetadata(path=directory)
     replay = _Replay(cluster, strict)
     if len(directories) > 1:
         others = ", ".join(str(path) for path in directories[1:])
-        replay.warn(
-            FaultError(path=directory, reason=f"only one log dir may hold the metadata log, but so does {others}")
-        )
+        reason = f"only one log dir may hold the metadata log, but so does {others}"
+        replay.warn(FaultError(path=directory, reason=reason))
     _identity(cluster, replay)
     snapshots, segments = list_files(directory)
     faults: list[FaultError] = []
@@ -120,7 +134,8 @@ def read_cluster_metadata(log_dirs: Sequence[Path | str], strict: bool = False) 
         cluster.end_offset = snapshot.offset
         replay.apply(batches, f"snapshot {snapshot.path.name.removesuffix('.checkpoint')}")
     faults.clear()
-    replay.apply(read_log(segments, cluster.end_offset, faults), None)
+    with closing(read_log(segments, cluster.end_offset, faults)) as log:
+        replay.apply(log, None)
     replay.warn(*faults)
     replay.finish(snapshots)
     return cluster

@@ -7,7 +7,8 @@ from its header to its footer.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,7 +61,7 @@ def list_files(directory: Path) -> tuple[list[Snapshot], list[Segment]]:
     return sorted(snapshots, reverse=True), segments
 
 
-def read_checked(path: Path) -> Iterator[Batch]:
+def read_checked(path: Path) -> Generator[Batch, None, None]:
     """The batches of a file, CRC checked, one in memory at a time; zeros up to the end of the file are no fault.
 
     Raises CorruptBatchError at the first batch that is damaged or cut off, StorageIOError.
@@ -110,10 +111,10 @@ def newest_snapshot(snapshots: Sequence[Snapshot], faults: list[FaultError]) -> 
     return None
 
 
-def read_log(segments: Sequence[Segment], start: int, faults: list[FaultError]) -> Iterator[Batch]:
+def read_log(segments: Sequence[Segment], start: int, faults: list[FaultError]) -> Generator[Batch, None, None]:
     """The batches with offsets from `start` on, to the first damaged one, whose fault is added to `faults`.
 
-    A gap between segments, or from `start` to the first of them, ends the log as damage does.
+    Offsets missing before a segment (a file that was lost) are a fault too; as in Kafka, the log goes on behind them.
     """
     expected = start
     for index, segment in enumerate(segments):
@@ -123,12 +124,12 @@ def read_log(segments: Sequence[Segment], start: int, faults: list[FaultError]) 
         if segment.base_offset > expected:
             reason = f"offsets {expected} to {segment.base_offset - 1} are missing before this segment"
             faults.append(_fault(segment.path, reason, 0))
-            return
         try:
-            for batch in read_checked(segment.path):
-                if batch.header.last_offset >= start:
-                    yield batch
-                expected = max(expected, batch.header.next_offset)
+            with closing(read_checked(segment.path)) as batches:
+                for batch in batches:
+                    if batch.header.last_offset >= start:
+                        yield batch
+                    expected = max(expected, batch.header.next_offset)
         except CorruptBatchError as fault:
             faults.append(fault)
             return

@@ -134,7 +134,8 @@ class _Reader:
     def _array(self, field: Field) -> list[Any] | None:
         count = self._uvarint() - 1 if self.flexible else self._fixed(">i", 4)
         if count < 0:
-            return self._null(field)
+            self._may_be_null(field)
+            return None
         self._fits(count, f"array {field.name}")
         item = Field(field.name, field.kind)
         return [self._single(item, False) for _ in range(count)]
@@ -161,12 +162,13 @@ class _Reader:
         """A string or bytes field."""
         length = self._uvarint() - 1 if self.flexible else self._fixed(*_LENGTHS[str(field.kind)])
         if length < 0:
-            return self._null(field)
+            self._may_be_null(field)
+            return None
         raw = self._take(length, field.name)
         # Java replaces what isn't UTF-8 as well.
         return raw.decode("utf-8", "replace") if field.kind == "str" else base64.b64encode(raw).decode("ascii")
 
-    def _null(self, field: Field) -> None:
+    def _may_be_null(self, field: Field) -> None:
         if not field.nullable:
             raise MalformedError(f"{field.name} is null at byte {self.position} of the record")
 
