@@ -22,6 +22,7 @@ from compactd.storage import names
 DECODERS = {
     "offsets": "__consumer_offsets",
     "transactions": "__transaction_state",
+    "shares": "__share_group_state",
     "metadata": "__cluster_metadata",
 }
 

@@ -26,7 +26,8 @@ _SEARCH_BYTES = {0: 4 << 20, 1: 4 << 20, 2: 64 << 20}
 _SEARCH_CRC_BYTES = 1 << 30
 _CHUNK = 1 << 20
 
-Decoder = Callable[[bytes | None, bytes | None], dict[str, Any] | None]
+#: Key and value (and whether they are a control record's) to names and values.
+Decoder = Callable[..., dict[str, Any] | None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ def _record_entry(path: Path, header: BatchHeader, record: Record, view: LogView
         entry |= json_fields("value", record.value, view.value_format)
         entry["headers"] = [{"key": _text(name), **json_fields("value", data, "text")} for name, data in record.headers]
     if header.is_control:
-        entry["control"] = _control(record)
+        entry["control"] = _control(record, view.decoder)
     elif view.decoder is not None:
         decoded = view.decoder(record.key, record.value)
         if decoded is not None:
@@ -148,18 +149,19 @@ def _text(name: str | bytes) -> str:
     return name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
 
 
-def _control(record: Record) -> dict[str, Any]:
+def _control(record: Record, decoder: Decoder | None) -> dict[str, Any]:
     """A control record's meaning: its type, and of a transaction marker the coordinator's epoch."""
     try:
         kind = parse_control_key(record.key)
-        if kind not in (ControlRecordType.ABORT, ControlRecordType.COMMIT):
-            return {"type": kind.name}
-        return {
-            "type": kind.name,
-            "coordinatorEpoch": parse_end_transaction(record.key, record.value).coordinator_epoch,
-        }
+        if kind in (ControlRecordType.ABORT, ControlRecordType.COMMIT):
+            return {
+                "type": kind.name,
+                "coordinatorEpoch": parse_end_transaction(record.key, record.value).coordinator_epoch,
+            }
     except MalformedError as error:
         return {"type": "UNREADABLE", "reason": str(error)}
+    decoded = None if decoder is None else decoder(record.key, record.value, control=True)
+    return {"type": kind.name} if decoded is None else plain(decoded)
 
 
 def _headers(path: Path, handle: BinaryIO) -> Iterator[BatchHeader | dict[str, Any]]:
