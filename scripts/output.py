@@ -6,6 +6,7 @@ rich is imported only where a terminal is written to.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,7 +58,7 @@ def warn_about_reference_kernel() -> None:
         if native_kernel() is not None
         else "the native kernel isn't built here; install with a Rust toolchain to build it"
     )
-    warn(f"the reference kernel is active, some 100 times slower than the native one ({why}).")
+    warn(f"the reference kernel is active, some 50 times slower than the native one ({why}).")
 
 
 def human_bytes(count: int | float) -> str:
@@ -106,6 +107,11 @@ def _second(seconds: int) -> str | None:
         return None
 
 
+def human_second(timestamp_ms: int) -> str:
+    """A point in time in UTC to the second, rounded up: for "not before"."""
+    return human_time(-(-timestamp_ms // 1000) * 1000).replace(".000Z", "Z")
+
+
 def percent(part: float, whole: float) -> str:
     """`part` of `whole` in percent, `-` of nothing."""
     return f"{100 * part / whole:.1f} %" if whole else "-"
@@ -114,37 +120,62 @@ def percent(part: float, whole: float) -> str:
 class Table:
     """Rows under headings: a rich table on a terminal, aligned columns elsewhere (nothing is cut or wrapped there).
 
-    A heading that starts with `>` is a right-aligned column.
+    A heading that starts with `>` is a right-aligned column. `droppable` names columns that may be left out on a
+    terminal too narrow for all, the first one first.
     """
 
-    def __init__(self, headings: Sequence[str], title: str = "") -> None:
+    def __init__(self, headings: Sequence[str], title: str = "", droppable: Sequence[str] = ()) -> None:
         self._right = [heading.startswith(">") for heading in headings]
         self._headings = [heading.removeprefix(">") for heading in headings]
         self._rows: list[list[str]] = []
         self._title = title
+        self._droppable = list(droppable)
 
     def row(self, *cells: object) -> None:
         """Adds a row; cells are shown as str() gives them."""
+        assert len(cells) == len(self._headings)
         self._rows.append([str(cell) for cell in cells])
 
     def show(self) -> None:
         """Prints it on stdout."""
-        if sys.stdout.isatty():
-            self._show_rich()
-        else:
+        if not sys.stdout.isatty():
             self._show_plain()
+            return
+        width, dropped = shutil.get_terminal_size().columns, False
+        while self._width() > width and self._droppable:
+            dropped = self._drop(self._droppable.pop(0)) or dropped
+        if self._width() > width:
+            self._show_plain()
+        else:
+            self._show_rich()
+        if dropped:
+            print_line("(This terminal is too narrow for all columns: widen it, or pipe the output.)")
+
+    def _widths(self) -> list[int]:
+        lines = [self._headings, *self._rows]
+        return [max(len(line[column]) for line in lines) for column in range(len(self._headings))]
+
+    def _width(self) -> int:
+        return sum(self._widths()) + 2 * len(self._headings)
+
+    def _drop(self, heading: str) -> bool:
+        if heading not in self._headings:
+            return False
+        column = self._headings.index(heading)
+        del self._right[column]
+        for line in (self._headings, *self._rows):
+            del line[column]
+        return True
 
     def _show_plain(self) -> None:
-        lines = [self._headings, *self._rows]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(self._headings))]
         if self._title:
-            click.echo(self._title)
-        for line in lines:
+            print_line(self._title)
+        for line in (self._headings, *self._rows):
             cells = (
                 cell.rjust(width) if right else cell.ljust(width)
-                for cell, width, right in zip(line, widths, self._right, strict=True)
+                for cell, width, right in zip(line, self._widths(), self._right, strict=True)
             )
-            click.echo("  ".join(cells).rstrip())
+            print_line("  ".join(cells).rstrip())
 
     def _show_rich(self) -> None:
         from rich.box import SIMPLE_HEAD  # noqa: PLC0415
@@ -152,9 +183,11 @@ class Table:
         from rich.table import Table as RichTable  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
-        table = RichTable(box=SIMPLE_HEAD, title=self._title or None, title_justify="left", pad_edge=False)
+        table = RichTable(
+            box=SIMPLE_HEAD, title=self._title or None, title_justify="left", padding=(0, 1, 0, 0), show_edge=False
+        )
         for heading, right in zip(self._headings, self._right, strict=True):
-            table.add_column(heading, justify="right" if right else "left", overflow="fold")
+            table.add_column(heading, justify="right" if right else "left", no_wrap=True)
         for row in self._rows:
             table.add_row(*(Text(cell) for cell in row))
         Console().print(table)
