@@ -1,0 +1,214 @@
+"""Runs clean jobs: in this process, or spread over several. The parent owns the locks and the checkpoint files.
+
+A worker is a fresh process (spawned, not forked: nothing of the parent's locks, threads or terminal goes with it). It gets
+a job, cleans that partition, and sends what happened: bytes as they pass, the next dirty offset after each round, the
+report at the end. A worker that dies takes nothing with it but its partition's report; the others go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from compactd.config.errors import EXIT_IO
+from compactd.storage.cleaning.run import CleanJob, CleanOptions, PartitionReport, clean_partition
+from compactd.storage.kernel import active_kernel
+
+#: Kafka's Throttler looks at its rate this often.
+_THROTTLE_WINDOW_SECONDS = 0.3
+
+#: Bytes read and written since the last call, and the job they belong to.
+OnProgress = Callable[[CleanJob, int, int], None]
+OnCheckpoint = Callable[[CleanJob, int], None]
+
+
+class Throttle:
+    """Holds a process to a rate of bytes read and written (Kafka's Throttler: the mean over windows of 300 ms)."""
+
+    def __init__(self, bytes_per_second: float) -> None:
+        self._rate = bytes_per_second
+        self._seen = 0
+        self._since = time.monotonic()
+
+    def observe(self, count: int) -> None:
+        """Counts bytes, and sleeps when the window's rate was too high."""
+        self._seen += count
+        elapsed = time.monotonic() - self._since
+        if elapsed < _THROTTLE_WINDOW_SECONDS:
+            return
+        if self._seen / elapsed > self._rate:
+            time.sleep(self._seen / self._rate - elapsed)
+        self._seen, self._since = 0, time.monotonic()
+
+
+def run_jobs(
+    jobs: Sequence[CleanJob],
+    options: CleanOptions,
+    workers: int,
+    bytes_per_second: float,
+    on_progress: OnProgress,
+    on_checkpoint: OnCheckpoint,
+) -> Iterator[PartitionReport]:
+    """Cleans the jobs in order, `workers` at a time, and yields each report as it comes.
+
+    `options.map_memory_bytes` and `bytes_per_second` are totals: each worker gets its share.
+    """
+    if workers == 1 or len(jobs) <= 1:
+        throttle = Throttle(bytes_per_second)
+        for job in jobs:
+            yield _clean(job, options, throttle, partial(on_progress, job), partial(on_checkpoint, job))
+        return
+    with _Pool(options, workers, bytes_per_second) as pool:
+        yield from pool.run(jobs, on_progress, on_checkpoint)
+
+
+def _clean(
+    job: CleanJob,
+    options: CleanOptions,
+    throttle: Throttle,
+    report_progress: Callable[[int, int], None],
+    report_checkpoint: Callable[[int], None],
+) -> PartitionReport:
+    def progress(read: int, written: int) -> None:
+        report_progress(read, written)
+        throttle.observe(read + written)
+
+    return clean_partition(job, options, active_kernel(), time.perf_counter, progress, report_checkpoint)
+
+
+@dataclass(slots=True)
+class _Worker:
+    process: BaseProcess
+    pipe: Connection
+    job: CleanJob | None = None
+
+
+class _Pool:
+    def __init__(self, options: CleanOptions, workers: int, bytes_per_second: float) -> None:
+        self._context = multiprocessing.get_context("spawn")
+        self._arguments = (options, bytes_per_second / workers)
+        self._most = workers
+        self._workers: list[_Worker] = []
+
+    def __enter__(self) -> _Pool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for worker in self._workers:
+            worker.pipe.close()  # an idle worker sees the end of its pipe and stops
+            if kind is not None:
+                worker.process.terminate()
+        for worker in self._workers:
+            worker.process.join()
+            worker.process.close()
+        self._workers.clear()
+
+    def run(
+        self, jobs: Sequence[CleanJob], on_progress: OnProgress, on_checkpoint: OnCheckpoint
+    ) -> Iterator[PartitionReport]:
+        waiting = deque(jobs)
+        for _ in range(min(self._most, len(jobs))):
+            self._hand_out(self._start(), waiting)
+        while busy := {worker.pipe: worker for worker in self._workers if worker.job is not None}:
+            for pipe in wait(list(busy)):
+                assert isinstance(pipe, Connection)
+                worker = busy[pipe]
+                report = self._receive(worker, on_progress, on_checkpoint)
+                if report is None:
+                    continue
+                yield report
+                if not worker.process.is_alive():
+                    self._workers.remove(worker)
+                    worker = self._start() if waiting else worker
+                self._hand_out(worker, waiting)
+
+    def _start(self) -> _Worker:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=_work, args=(theirs, *self._arguments), daemon=True)
+        process.start()
+        theirs.close()
+        self._workers.append(_Worker(process, ours))
+        return self._workers[-1]
+
+    @staticmethod
+    def _hand_out(worker: _Worker, waiting: deque[CleanJob]) -> None:
+        worker.job = waiting.popleft() if waiting else None
+        if worker.job is not None:
+            with contextlib.suppress(OSError):  # dead already: its pipe's end tells
+                worker.pipe.send(worker.job)
+
+    @staticmethod
+    def _receive(worker: _Worker, on_progress: OnProgress, on_checkpoint: OnCheckpoint) -> PartitionReport | None:
+        """One message; the report where it is one, or where the worker died."""
+        job = worker.job
+        assert job is not None
+        try:
+            kind, content = worker.pipe.recv()
+        except (EOFError, OSError):
+            return _died(worker, job)
+        if kind == "progress":
+            on_progress(job, *content)
+        elif kind == "checkpoint":
+            on_checkpoint(job, content)
+        else:
+            assert isinstance(content, PartitionReport)
+            return content
+        return None
+
+
+def _died(worker: _Worker, job: CleanJob) -> PartitionReport:
+    worker.process.join()
+    worker.pipe.close()
+    code = worker.process.exitcode
+    worker.job = None
+    report = PartitionReport(job.topic_partition, job.directory)
+    report.exit_code, report.outcome = EXIT_IO, "failed"
+    how = f"exit code {code}"
+    if code is not None and code < 0:
+        how = f"signal {-code} ({signal.Signals(-code).name})"
+        if -code == signal.SIGKILL:
+            how += ", perhaps for lack of memory: give it a smaller log.cleaner.dedupe.buffer.size"
+    report.reason = f"{job.directory}: the worker that cleaned it died with {how}. Clean again to finish what it left."
+    return report
+
+
+def _work(pipe: Connection, options: CleanOptions, bytes_per_second: float) -> None:
+    """A worker's body. The terminal's Ctrl-C is the parent's to answer: it terminates its workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _stop)
+    throttle = Throttle(bytes_per_second)
+
+    def send(kind: str, content: Any) -> None:
+        try:
+            pipe.send((kind, content))
+        except OSError:
+            os._exit(EXIT_IO)  # the parent is gone, and its locks with it: touch nothing more
+
+    while True:
+        try:
+            job: CleanJob = pipe.recv()
+        except (EOFError, OSError):
+            return
+        report = _clean(
+            job,
+            options,
+            throttle,
+            lambda read, written: send("progress", (read, written)),
+            lambda offset: send("checkpoint", offset),
+        )
+        send("report", report)
+
+
+def _stop(*_: object) -> None:
+    # As an exception, so that the unfinished group's .cleaned files are dropped on the way out.
+    raise SystemExit(128 + signal.SIGTERM)
