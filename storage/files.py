@@ -342,22 +342,30 @@ def read_file(path: StrPath, most: int, missing_ok: bool = False) -> bytes:
     name = os.fspath(path)
     with _reported(name, "read"):
         try:
-            fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO must not hang the reader
+            fd, size = _open_regular(name, most)
         except FileNotFoundError:
             if missing_ok:
                 return b""
             raise
         try:
-            found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode):
-                raise _not_what_it_says(name, "this is not a regular file", 0)
-            if found.st_size > most:
-                raise _not_what_it_says(name, f"the file has {found.st_size} bytes, more than {most}", most)
-            pieces, left = [], found.st_size
-            while left and (piece := os.read(fd, left)):
-                pieces.append(piece)
-                left -= len(piece)
-            return b"".join(pieces)
+            return _read(fd, size)
+        finally:
+            os.close(fd)
+
+
+def read_sparse(path: StrPath, most: int) -> tuple[bytes, int]:
+    """(content up to the end of what was ever written, length of the file); only zeros are left out. Else as `read_file`.
+
+    A preallocated index has 10 MiB, of which a few KiB are there: reading the rest of it for each of thousands of
+    partitions would take longer than all other work on them.
+    """
+    name = os.fspath(path)
+    with _reported(name, "read"):
+        fd, size = _open_regular(name, most)
+        try:
+            end = _written_end(fd, size)
+            os.lseek(fd, 0, os.SEEK_SET)
+            return _read(fd, end), size
         finally:
             os.close(fd)
 
@@ -405,6 +413,40 @@ def _reported(path: str, action: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise failed(path, action, error) from error
+
+
+def _open_regular(path: str, most: int) -> tuple[int, int]:
+    """(descriptor, size)"""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO must not hang the reader
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise _not_what_it_says(path, "this is not a regular file", 0)
+        if found.st_size > most:
+            raise _not_what_it_says(path, f"the file has {found.st_size} bytes, more than {most}", most)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, found.st_size
+
+
+def _read(fd: int, size: int) -> bytes:
+    pieces = []
+    while size and (piece := os.read(fd, size)):
+        pieces.append(piece)
+        size -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _written_end(fd: int, size: int) -> int:
+    """Where the last hole of the file begins, its size when it ends in data."""
+    end = 0
+    while end < size:
+        try:
+            end = os.lseek(fd, os.lseek(fd, end, os.SEEK_DATA), os.SEEK_HOLE)
+        except OSError as error:
+            return end if error.errno == errno.ENXIO else size  # no more data; or no notion of holes
+    return min(end, size)
 
 
 def _not_what_it_says(path: str, reason: str, position: int) -> CorruptFileError:

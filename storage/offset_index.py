@@ -24,13 +24,12 @@ ENTRY_SIZE = 8
 class OffsetIndex:
     """The entries of one offset index, read at once. Immutable."""
 
-    def __init__(self, path: str, base_offset: int, data: bytes) -> None:
+    def __init__(self, path: str, base_offset: int, data: bytes, file_bytes: int | None = None) -> None:
         self.path = path
         self.base_offset = base_offset
-        #: Length of the file, preallocated tail and all.
-        self.file_bytes = len(data)
-        self._data = data
-        self._offsets, self._positions = _columns(data)
+        #: Length of the file, preallocated tail and all; `data` may leave zeros at the end out.
+        self.file_bytes = len(data) if file_bytes is None else file_bytes
+        self._offsets, self._positions = _columns(data, self.file_bytes)
         #: Where the entries stop being strictly increasing; None in a sound index.
         self._broken_at = _first_disorder(self._offsets)
         if self._broken_at is not None:
@@ -45,7 +44,7 @@ class OffsetIndex:
         does not increase. `check` tells what was left out.
         """
         name = os.fspath(path)
-        return cls(name, base_offset, files.read_file(name, LARGEST_RELATIVE))
+        return cls(name, base_offset, *files.read_sparse(name, LARGEST_RELATIVE))
 
     @classmethod
     def empty(cls, base_offset: int) -> OffsetIndex:
@@ -170,12 +169,12 @@ class OffsetIndexBuilder:
         self._last_relative = relative
 
 
-def _columns(data: bytes) -> tuple[array[int], array[int]]:
+def _columns(data: bytes, file_bytes: int) -> tuple[array[int], array[int]]:
     """Relative offsets and positions of the whole entries before the zeros at the end."""
     # No entry is all zeros: the first batch of a segment gets none, and later ones have a position above 0.
     used = -(-len(data.rstrip(b"\0")) // ENTRY_SIZE) * ENTRY_SIZE
-    whole = min(used, len(data) - len(data) % ENTRY_SIZE)
-    numbers = array("i", data[:whole])
+    whole = min(used, file_bytes - file_bytes % ENTRY_SIZE)
+    numbers = array("i", data[:whole].ljust(whole, b"\0"))
     if sys.byteorder == "little":
         numbers.byteswap()
     return numbers[0::2], numbers[1::2]

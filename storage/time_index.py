@@ -27,16 +27,16 @@ _ENTRY = struct.Struct(">qi")
 class TimeIndex:
     """The entries of one time index, read at once. Immutable."""
 
-    def __init__(self, path: str, base_offset: int, data: bytes) -> None:
+    def __init__(self, path: str, base_offset: int, data: bytes, file_bytes: int | None = None) -> None:
         self.path = path
         self.base_offset = base_offset
-        #: Length of the file, preallocated tail and all.
-        self.file_bytes = len(data)
+        #: Length of the file, preallocated tail and all; `data` may leave zeros at the end out.
+        self.file_bytes = len(data) if file_bytes is None else file_bytes
         self._timestamps: list[int] = []
         self._offsets: list[int] = []
         #: Where the entries stop increasing; None in a sound index.
         self._broken_at: int | None = None
-        for timestamp, relative in _ENTRY.iter_unpack(data[: _used_bytes(data)]):
+        for timestamp, relative in _ENTRY.iter_unpack(_used(data, self.file_bytes)):
             if self._timestamps and (timestamp <= self._timestamps[-1] or relative < self._offsets[-1]):
                 self._broken_at = len(self._timestamps)
                 break
@@ -50,7 +50,7 @@ class TimeIndex:
         StorageIOError when it cannot be read. `check` tells what was left out.
         """
         name = os.fspath(path)
-        return cls(name, base_offset, files.read_file(name, LARGEST_RELATIVE))
+        return cls(name, base_offset, *files.read_sparse(name, LARGEST_RELATIVE))
 
     @classmethod
     def empty(cls, base_offset: int) -> TimeIndex:
@@ -140,10 +140,12 @@ class TimeIndexBuilder:
             self._last_timestamp, self._last_offset = timestamp, offset
 
 
-def _used_bytes(data: bytes) -> int:
-    """Bytes of the whole entries before the zeros at the end."""
-    whole = len(data) - len(data) % ENTRY_SIZE
+def _used(data: bytes, file_bytes: int) -> bytes:
+    """The whole entries before the zeros at the end."""
+    whole = file_bytes - file_bytes % ENTRY_SIZE
     used = min(-(-len(data.rstrip(b"\0")) // ENTRY_SIZE) * ENTRY_SIZE, whole)
     # Only a first entry may be all zeros (timestamp 0 at the base offset). Alone in a file cut to one entry it counts;
     # alone in a longer file it cannot be told from preallocated room.
-    return ENTRY_SIZE if used == 0 and whole == ENTRY_SIZE else used
+    if used == 0 and whole == ENTRY_SIZE:
+        used = ENTRY_SIZE
+    return data[:used].ljust(used, b"\0")

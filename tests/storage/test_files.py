@@ -209,6 +209,40 @@ def test_read_file(tmp_path: Path) -> None:
         files.read_file(tmp_path, 5)
 
 
+def test_read_sparse_leaves_out_only_zeros(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with open(path, "wb") as file:
+        for position in (0, 1 << 20, 2 << 20):
+            file.seek(position)
+            file.write(b"data")
+        file.truncate(10 << 20)
+    data, size = files.read_sparse(path, 10 << 20)
+    assert size == 10 << 20
+    assert data.rstrip(b"\0") == path.read_bytes().rstrip(b"\0")
+    assert data[2 << 20 :].startswith(b"data")
+    path.write_bytes(b"")
+    assert files.read_sparse(path, 5) == (b"", 0)
+    path.write_bytes(b"12345")
+    assert files.read_sparse(path, 5) == (b"12345", 5)
+    with pytest.raises(CorruptFileError, match="more than 4"):
+        files.read_sparse(path, 4)
+    with pytest.raises(StorageIOError, match="ENOENT"):
+        files.read_sparse(tmp_path / "absent", 5)
+
+
+def test_read_sparse_where_the_file_system_knows_no_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.lseek
+
+    def lseek(fd: int, position: int, whence: int) -> int:
+        if whence in (os.SEEK_DATA, os.SEEK_HOLE):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return real(fd, position, whence)
+
+    monkeypatch.setattr(os, "lseek", lseek)
+    (tmp_path / "a").write_bytes(b"12" + bytes(10_000))
+    assert files.read_sparse(tmp_path / "a", 20_000) == (b"12" + bytes(10_000), 10_002)
+
+
 def test_read_file_does_not_wait_for_a_fifo(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a")
     with pytest.raises(CorruptFileError, match="not a regular file"):

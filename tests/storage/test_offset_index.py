@@ -140,6 +140,10 @@ def test_empty() -> None:
 @given(entries, st.integers(0, 200))
 def test_entries_of_a_preallocated_file_end_at_its_zeros(pairs: list[tuple[int, int]], zeros: int) -> None:
     index = index_of(packed(pairs) + bytes(8 * zeros))
+    for left_out in (8 * zeros, 8 * zeros + 3):  # a sparse file may end its data in the middle of an entry's zeros
+        data = packed(pairs) + bytes(8 * zeros)
+        cut = data[: max(len(data) - left_out, len(data.rstrip(b"\0")))]
+        assert OffsetIndex("", BASE, cut, len(data)).entries == index.entries
     assert index.entries == [(BASE + offset, position) for offset, position in pairs]
     assert index.used_bytes == 8 * len(pairs)
     assert index.file_bytes == 8 * (len(pairs) + zeros)
@@ -202,7 +206,8 @@ def test_reading_a_file(tmp_path: Path) -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert index.entries == [(BASE + 1, 10)]
-    assert peak < 3 * (10 << 20)
+    assert index.file_bytes == 10 << 20
+    assert peak < 1 << 20
     with open(path, "wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(CorruptFileError, match="more than 2147483647"):

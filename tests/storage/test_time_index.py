@@ -56,6 +56,8 @@ def test_lookup_is_the_floor() -> None:
 @given(entries, st.integers(2, 100))
 def test_entries_of_a_preallocated_file_end_at_its_zeros(pairs: list[tuple[int, int]], zeros: int) -> None:
     index = index_of(packed(pairs) + bytes(12 * zeros))
+    data = packed(pairs) + bytes(12 * zeros)
+    assert TimeIndex("", BASE, data.rstrip(b"\0"), len(data)).entries == index.entries
     assert index.entries == [(time, BASE + offset) for time, offset in pairs]
     assert index.used_bytes == 12 * len(pairs)
     assert index.file_bytes == 12 * (len(pairs) + zeros)
@@ -68,6 +70,8 @@ def test_timestamp_0_at_the_base_offset() -> None:
     assert index_of(packed([(0, 0), (7, 1)])).entries == [(0, BASE), (7, BASE + 1)]
     assert index_of(packed([(0, 0), (7, 1)]) + bytes(120)).entries == [(0, BASE), (7, BASE + 1)]
     assert index_of(bytes(24)).entries == []
+    assert TimeIndex("", BASE, b"", 12).entries == [(0, BASE)]
+    assert TimeIndex("", BASE, b"", 24).entries == []
 
 
 @pytest.mark.parametrize(
