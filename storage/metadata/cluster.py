@@ -21,7 +21,7 @@ from compactd.storage.metadata.log import (
     read_snapshot,
 )
 from compactd.storage.metadata.records import Frame, decode_control_record, read_body, read_frame
-from compactd.storage.records.batch import Batch
+from compactd.storage.records.batch import HEADER_SIZE, Batch
 from compactd.storage.records.varint import MalformedError
 
 _TOPIC, _PARTITION, _CONFIG, _PARTITION_CHANGE, _REMOVE_TOPIC, _FEATURE = 2, 3, 4, 5, 9, 12
@@ -31,6 +31,9 @@ _BEGIN, _END, _ABORT = 23, 24, 25
 _REPLAYED = frozenset((_TOPIC, _PARTITION, _CONFIG, _PARTITION_CHANGE, _REMOVE_TOPIC, _FEATURE))
 
 _RESOURCES = {2: "topic", 4: "broker"}
+
+#: The record area of a batch with one NoOpRecord: an idle controller writes two a second, most of many a log.
+_NO_OP = bytes.fromhex("1400000001080114000000")
 
 #: How often the files are looked for while a running broker takes them away.
 ATTEMPTS = 3
@@ -187,6 +190,9 @@ class _Replay:
     def apply(self, batches: Iterable[Batch], place: str | None) -> None:
         """Replays batches of the log, or of a snapshot, whose own offsets mean nothing: then `place` names it."""
         for batch in batches:
+            if batch.data[HEADER_SIZE:] == _NO_OP and batch.header.codec == 0 and place is None:
+                self.cluster.end_offset = batch.header.next_offset
+                continue
             try:
                 records = batch.records()
             except FaultError as fault:

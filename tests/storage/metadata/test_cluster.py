@@ -14,6 +14,7 @@ from compactd.storage.metadata import ClusterMetadata, read_cluster_metadata
 from compactd.storage.metadata.log import Segment, Snapshot, list_files
 from compactd.storage.names import uuid_text
 from tests.storage.metadata import logs
+from tests.storage.metadata.golden import golden
 from tests.storage.metadata.logs import batch, topic, topic_config, write_log, write_snapshot
 
 USERS, ORDERS = uuid_text(logs.topic_id(1)), uuid_text(logs.topic_id(2))
@@ -120,6 +121,14 @@ def test_a_snapshot_replaces_the_log_before_it(tmp_path: Path) -> None:
     source = "__cluster_metadata-0 snapshot 00000000000000000006-0000000001 (topic users)"
     assert cluster.config_source("topic", "users", "preallocate") == source
     assert cluster.end_offset == 8
+
+
+def test_an_idle_controllers_batches_only_move_the_end(tmp_path: Path) -> None:
+    assert golden("noop batch")[61:] == batch(0, logs.NO_OP)[61:]
+    write_log(tmp_path, batch(0, topic("users", 1)), *(batch(offset, logs.NO_OP) for offset in range(1, 5)))
+    for strict in (False, True):
+        cluster = read(tmp_path, strict)
+        assert (cluster.topics, cluster.end_offset) == ({"users": USERS}, 5)
 
 
 def test_only_a_snapshot_is_fine(tmp_path: Path) -> None:
