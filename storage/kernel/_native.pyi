@@ -26,3 +26,17 @@ class Round:
     def verify(self, segments: list[SourceFields], progress: Callable[[int, int], None] | None) -> None: ...
     def contains(self, key: bytes) -> bool: ...
     def close(self) -> None: ...
+
+def validate_batch(
+    batch: bytes | bytearray | memoryview,
+    crc: int,
+    codec: int,
+    count: int,
+    base_timestamp: int,
+    append_time: int | None,
+    keys_required: bool,
+    earliest: int,
+    latest: int,
+    largest_body: int,
+    /,
+) -> tuple[bool, int, bool, list[tuple[int, int, int]]]: ...

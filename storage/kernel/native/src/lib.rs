@@ -23,6 +23,7 @@ mod round;
 mod scan;
 mod snappy;
 mod transactions;
+mod validate;
 mod varint;
 
 use std::collections::HashMap;
@@ -250,5 +251,6 @@ impl Round {
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(scan::scan_segment, module)?)?;
+    module.add_function(wrap_pyfunction!(validate::validate_batch, module)?)?;
     module.add_class::<Round>()
 }

@@ -40,6 +40,8 @@ struct Rules {
     largest_body: usize,
 }
 
+#[allow(unsafe_code)]
+#[allow(clippy::too_many_arguments)]
 #[pyfunction]
 #[pyo3(signature = (batch, crc, codec, count, base_timestamp, append_time, keys_required, earliest, latest, largest_body, /))]
 pub fn validate_batch(
