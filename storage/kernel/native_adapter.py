@@ -59,7 +59,9 @@ class NativeRound:
         output: OutputFile | None,
         progress: Progress | None = None,
     ) -> GroupResult:
-        active = {id_: (producer.last_data_offset, producer.producer_epoch) for id_, producer in active_producers.items()}
+        active = {
+            id_: (producer.last_data_offset, producer.producer_epoch) for id_, producer in active_producers.items()
+        }
         descriptor = None if output is None else output.fileno()
         *result, stats = self._round.clean_group(_segments(group), active, descriptor, progress)
         return GroupResult(*result, CopyStats(*stats))

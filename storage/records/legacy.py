@@ -49,12 +49,15 @@ def parse_message(data: bytes) -> list[Record]:
         raise MalformedError("a compressed message set without inner records")
     base = _absolute_base(outer, inner[-1].offset)
     append_time = outer.timestamp if outer.magic == 1 and outer.attributes & _LOG_APPEND_TIME else None
-    records = []
+    records: list[Record] = []
     for entry in inner:
         if entry.attributes & _CODEC_MASK:
             raise MalformedError("a compressed message set inside another one")
         timestamp = entry.timestamp if append_time is None or entry.magic == 0 else append_time
-        records.append(Record(base + entry.offset, timestamp, entry.key, entry.value))
+        offset, previous = base + entry.offset, records[-1].offset if records else -1
+        if offset <= previous or (offset > outer.offset and outer.offset != 0):
+            raise MalformedError(f"an inner record of offset {offset} after {previous}, up to {outer.offset}")
+        records.append(Record(offset, timestamp, entry.key, entry.value))
     return records
 
 

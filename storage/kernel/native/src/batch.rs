@@ -71,14 +71,14 @@ fn decompressed<'a>(header: &Header, batch: &'a [u8], codecs: &mut Codecs, bytes
     Ok(bytes)
 }
 
-/// Calls `each` with the area and every record in turn until it answers false. The area is the result.
+/// Calls `each` with the area and every record in turn. The area is the result.
 #[inline(always)]
 pub fn walk<'a>(
     header: &Header,
     batch: &'a [u8],
     codecs: &mut Codecs,
     scratch: &'a mut Scratch,
-    mut each: impl FnMut(&[u8], &Record) -> bool,
+    mut each: impl FnMut(&[u8], &Record),
 ) -> Result<&'a [u8], Damage> {
     let area = decompressed(header, batch, codecs, &mut scratch.bytes)?;
     if header.is_legacy() {
@@ -97,9 +97,7 @@ pub fn walk<'a>(
         previous = delta;
         at = fields.end;
         let timestamp = fixed_timestamp.unwrap_or(header.base_timestamp.wrapping_add(fields.timestamp_delta));
-        if !each(area, &Record { offset: header.base_offset + delta, timestamp, fields }) {
-            return Ok(area);
-        }
+        each(area, &Record { offset: header.base_offset + delta, timestamp, fields });
     }
     if at != area.len() {
         return Err(format!("{} bytes follow its last record", area.len() - at).into());
@@ -107,22 +105,22 @@ pub fn walk<'a>(
     Ok(area)
 }
 
-fn walk_legacy(header: &Header, area: &[u8], records: &mut Vec<LegacyRecord>, mut each: impl FnMut(&[u8], &Record) -> bool) -> Result<(), Damage> {
+fn walk_legacy(header: &Header, area: &[u8], records: &mut Vec<LegacyRecord>, mut each: impl FnMut(&[u8], &Record)) -> Result<(), Damage> {
     records.clear();
     if header.codec() == 0 {
         records.push(legacy::read_outer(area)?);
     } else {
         legacy::read_inner(header, area, records)?;
     }
+    // Some clients left the wrapper's offset at 0: then it does not tell the last one.
+    let last = if header.last_offset == 0 { i64::MAX } else { header.last_offset };
     let mut previous = -1;
     for record in records.iter() {
-        if record.offset <= previous || record.offset > header.last_offset {
+        if record.offset <= previous || record.offset > last {
             return Err("the offset of an inner record is out of order or beyond that of its wrapper".into());
         }
         previous = record.offset;
-        if !each(area, &Record { offset: record.offset, timestamp: record.timestamp, fields: record.fields }) {
-            break;
-        }
+        each(area, &Record { offset: record.offset, timestamp: record.timestamp, fields: record.fields });
     }
     Ok(())
 }
@@ -132,7 +130,6 @@ pub fn marker(header: &Header, batch: &[u8], codecs: &mut Codecs, scratch: &mut 
     let mut first = None;
     walk(header, batch, codecs, scratch, |area, record| {
         first.get_or_insert_with(|| record.key(area).and_then(|key| Some([*key.first()?, *key.get(1)?, *key.get(2)?, *key.get(3)?])));
-        true
     })?;
     match first {
         None => Ok(None),

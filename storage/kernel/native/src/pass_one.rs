@@ -147,13 +147,17 @@ struct Look<'a, 'b> {
 
 impl Look<'_, '_> {
     #[inline(always)]
-    fn record(&mut self, area: &[u8], record: &batch::Record) -> bool {
+    fn record(&mut self, area: &[u8], record: &batch::Record) {
+        // The rest of the batch is checked, and not taken.
+        if self.full {
+            return;
+        }
         self.closer |= record.is_tombstone() | !record.fields.canonical;
         match record.key(area) {
             Some(key) if record.offset >= self.first_dirty => {
                 if !self.filling.put(key, self.ordinal) {
                     self.full = true;
-                    return false;
+                    return;
                 }
                 *self.latest_offset = record.offset;
             }
@@ -161,7 +165,6 @@ impl Look<'_, '_> {
             None => self.closer = true,
         }
         self.ordinal += 1;
-        true
     }
 }
 

@@ -367,10 +367,7 @@ impl Group<'_> {
         let mut scratch = std::mem::take(&mut self.round.scratch);
         let mut records = std::mem::take(&mut self.records);
         records.clear();
-        let walked = batch::walk(header, bytes, &mut self.round.codecs, &mut scratch, |_, record| {
-            records.push(*record);
-            true
-        });
+        let walked = batch::walk(header, bytes, &mut self.round.codecs, &mut scratch, |_, record| records.push(*record));
         let done = walked.map_err(|damage| source.damaged(header, damage)).and_then(|area| {
             self.stats.messages_read += records.len() as u64;
             let tombstone = self.filter(header, area, &records, noted, verdict)?;

@@ -135,7 +135,7 @@ fn marker(bytes: &[u8]) -> Option<(i16, i32)> {
     Some((kind, i32_at(bytes, at + 2)?))
 }
 
-fn scan(path: &Path, base: i64, interval: u64, limit: Option<u64>, check_crc: bool) -> io::Result<Scan> {
+fn scan(path: &Path, base: i64, interval: u64, limit: Option<u64>, check_crc: bool, produced_from: i64) -> io::Result<Scan> {
     let file = File::open(path)?;
     let size = file.metadata()?.len();
     let end = limit.map_or(size, |limit| limit.min(size));
@@ -205,7 +205,7 @@ fn scan(path: &Path, base: i64, interval: u64, limit: Option<u64>, check_crc: bo
         };
         if current {
             let producer = i64_at(&head, 43).unwrap_or(-1);
-            if producer >= 0 {
+            if producer >= 0 && last >= produced_from {
                 let attributes = head[22];
                 let mut flags = if attributes & 0x10 != 0 { TRANSACTIONAL } else { 0 };
                 let (mut kind, mut coordinator) = (-1i16, -1i32);
@@ -309,10 +309,11 @@ type Scanned<'py> = (
 
 /// Reads the batches of a `.log` file in order and stops at the first that is damaged, out of order or too far.
 ///
+/// Of producers' batches those that end below `produced_from` are passed by.
 /// Returns (valid bytes, next offset, max timestamp, its offset, batches), .index, .timeindex, epochs, producers' batches
 /// (53 bytes each), fault, and whether the fault is an offset too far from the base. Raises OSError.
 #[pyfunction]
-#[pyo3(signature = (path, base_offset, interval_bytes, limit=None, check_crc=true))]
+#[pyo3(signature = (path, base_offset, interval_bytes, limit=None, check_crc=true, produced_from=0))]
 pub fn scan_segment<'py>(
     py: Python<'py>,
     path: PathBuf,
@@ -320,8 +321,9 @@ pub fn scan_segment<'py>(
     interval_bytes: u64,
     limit: Option<u64>,
     check_crc: bool,
+    produced_from: i64,
 ) -> PyResult<Scanned<'py>> {
-    let found = py.detach(|| scan(&path, base_offset, interval_bytes, limit, check_crc))?;
+    let found = py.detach(|| scan(&path, base_offset, interval_bytes, limit, check_crc, produced_from))?;
     let mut packed = Vec::with_capacity(found.events.len() * EVENT_SIZE);
     for event in &found.events {
         packed.extend_from_slice(&event.packed);

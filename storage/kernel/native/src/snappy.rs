@@ -7,7 +7,7 @@ use crate::errors::Damage;
 
 const MAGIC: [u8; 8] = [0x82, b'S', b'N', b'A', b'P', b'P', b'Y', 0];
 const CHUNK: usize = 32 << 10;
-const MAX_TABLE_BITS: u32 = 15;
+const MAX_TABLE_BITS: u32 = 14;
 const MIN_TABLE: usize = 1 << 8;
 /// A match is only looked for where this many bytes follow.
 const MARGIN: usize = 15;
