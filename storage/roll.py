@@ -24,8 +24,8 @@ def roll_active_segment(partition: Partition) -> None:
         scan = active.scan()
         modified = active.last_modified_ms
         for path, content in (
-            (active.offset_index_path, scan.offset_index_bytes),
-            (active.time_index_path, scan.time_index_bytes),
+            (active.offset_index_path, scan.offset_index),
+            (active.time_index_path, scan.time_index),
         ):
             files.write_atomically(path, content)
             files.set_mtime_ms(path, modified)

@@ -8,29 +8,16 @@ from pathlib import Path
 
 from compactd.config.errors import CorruptBatchError
 from compactd.storage import files, names
-from compactd.storage.offset_index import OffsetIndex, OffsetIndexBuilder
-from compactd.storage.records.batch import BatchHeader, scan_headers
+from compactd.storage.kernel.interface import AbortedTransaction
+from compactd.storage.kernel.scanning import SegmentScan, empty_scan, scan_segment
+from compactd.storage.offset_index import OffsetIndex
+from compactd.storage.producers import ProducedBatch
+from compactd.storage.records.batch import BatchHeader, read_batches, scan_headers
+from compactd.storage.records.control import EndTransactionMarker, parse_end_transaction
 from compactd.storage.time_index import TimeIndex
 
 #: A segment's offsets are base .. base + this (relative offsets in the indexes are signed 32 bit).
 MAX_RELATIVE_OFFSET = 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentScan:
-    """What reading every batch header of a segment found: what Kafka's LogSegment.recover would rebuild."""
-
-    #: Bytes of whole, valid batches from the start of the file.
-    valid_bytes: int
-    next_offset: int
-    max_timestamp: int
-    offset_index: OffsetIndex
-    time_index: TimeIndex
-    #: The index files' contents.
-    offset_index_bytes: bytes
-    time_index_bytes: bytes
-    #: Why reading stopped before the end of the file; None where it did not.
-    fault: CorruptBatchError | None
 
 
 @dataclass(slots=True)
@@ -46,6 +33,8 @@ class LogSegment:
     index_interval_bytes: int = 4096
     #: False after an unclean stop for segments at or above the recovery point: Kafka would rebuild their indexes.
     trust_indexes: bool = True
+    #: Set where a full disk kept recovery from writing the transaction index: what the file would hold.
+    unsaved_aborted: tuple[AbortedTransaction, ...] | None = None
     _offset_index: OffsetIndex | None = field(default=None, repr=False)
     _time_index: TimeIndex | None = field(default=None, repr=False)
     _scan: SegmentScan | None = field(default=None, repr=False)
@@ -79,7 +68,9 @@ class LogSegment:
             if self.trust_indexes and self.offset_index_path.exists():
                 self._offset_index = OffsetIndex.read(self.offset_index_path, self.base_offset)
             else:
-                self._offset_index = self.scan().offset_index
+                self._offset_index = OffsetIndex(
+                    str(self.offset_index_path), self.base_offset, self.scan().offset_index
+                )
         return self._offset_index
 
     @property
@@ -87,7 +78,7 @@ class LogSegment:
         """The time index. Kafka recovers a segment whose .index is missing; a missing .timeindex alone reads as empty."""
         if self._time_index is None:
             if not self.trust_indexes or not self.offset_index_path.exists():
-                self._time_index = self.scan().time_index
+                self._time_index = TimeIndex(str(self.time_index_path), self.base_offset, self.scan().time_index)
             elif self.time_index_path.exists():
                 self._time_index = TimeIndex.read(self.time_index_path, self.base_offset)
             else:
@@ -113,31 +104,68 @@ class LogSegment:
         return -1 if self._first is None else self._first.max_timestamp
 
     def scan(self) -> SegmentScan:
-        """Reads every batch header with its CRC and builds the indexes anew; stops at the first damaged batch."""
+        """Reads every batch with its CRC and builds the indexes anew; stops at the first damaged batch."""
         if self._scan is None:
-            builder = OffsetIndexBuilder(self.base_offset, self.index_interval_bytes)
-            valid, next_offset, fault = 0, self.base_offset, None
-            try:
-                for header in self._headers(check_crc=True):
-                    if not next_offset <= header.last_offset <= self.base_offset + MAX_RELATIVE_OFFSET:
-                        fault = _out_of_order(self.log_path, header, next_offset)
-                        break
-                    builder.append(header.last_offset, header.max_timestamp, header.position, header.size)
-                    valid, next_offset = header.position + header.size, header.next_offset
-            except CorruptBatchError as error:
-                fault = error
-            builder.close()
-            self._scan = SegmentScan(
-                valid_bytes=valid,
-                next_offset=next_offset,
-                max_timestamp=builder.max_timestamp,
-                offset_index=builder.offset_index(),
-                time_index=builder.time_index(),
-                offset_index_bytes=builder.offset_index_bytes(),
-                time_index_bytes=builder.time_index_bytes(),
-                fault=fault,
-            )
+            if self.size == 0:  # the file may be absent
+                self._scan = empty_scan(self.log_path, self.base_offset)
+            else:
+                self._scan = scan_segment(self.log_path, self.base_offset, self.index_interval_bytes, self.size)
         return self._scan
+
+    def producer_batches(
+        self, first_offset: int, end_offset: int | None
+    ) -> Iterator[tuple[ProducedBatch, EndTransactionMarker | None]]:
+        """Batches with a producer id from the one that holds `first_offset` to before the one that holds `end_offset`.
+
+        Not all: those from which the same producer state follows. CRCs are not looked at. Raises CorruptBatchError.
+        """
+        if self.size == 0:
+            return
+        limit = self.size if end_offset is None else self._position_of(end_offset)
+        scan = scan_segment(
+            self.log_path,
+            self.base_offset,
+            self.index_interval_bytes,
+            limit,
+            check_crc=False,
+            produced_from=first_offset,
+        )
+        for batch in scan.produced():
+            yield batch, batch.marker
+        if scan.is_overflow:
+            yield from self._far_producer_batches(max(first_offset, scan.next_offset), scan.valid_bytes, limit)
+        elif scan.fault is not None:
+            raise scan.fault
+
+    def _far_producer_batches(
+        self, first_offset: int, position: int, limit: int
+    ) -> Iterator[tuple[ProducedBatch, EndTransactionMarker | None]]:
+        """Of the part that lies too far from the base. Such a segment is split, but not on a clean start."""
+        for batch in read_batches(self.log_path, position, limit):
+            header = batch.header
+            if header.producer_id >= 0 and header.last_offset >= first_offset:
+                records = batch.records() if header.is_control else []
+                yield header, parse_end_transaction(records[0].key, records[0].value) if records else None
+
+    def _position_of(self, offset: int) -> int:
+        """Where the batch that holds or follows `offset` starts; the segment's size where there is none."""
+        for start in (self.offset_index.lookup(offset)[1], 0):
+            try:
+                for header in self._headers(start):
+                    if header.last_offset >= offset:
+                        return header.position
+                return self.size
+            except CorruptBatchError:
+                continue  # the index leads nowhere, or damage lies here: then the scan that follows names it
+        return self.size
+
+    def remember(self, scan: SegmentScan, aborted: tuple[AbortedTransaction, ...]) -> None:
+        """Keeps rebuilt indexes in memory, because they could not be written."""
+        self._scan, self.trust_indexes, self.unsaved_aborted = scan, False, aborted
+
+    def forget(self) -> None:
+        """Reads everything anew when it is next asked for: the files were changed."""
+        self._offset_index = self._time_index = self._scan = self._first = None
 
     def next_offset(self) -> int:
         """Offset after the segment's last batch; the base offset of an empty one (LogSegment.readNextOffset)."""
@@ -154,18 +182,6 @@ class LogSegment:
         if self.size == 0:
             return iter(())
         return scan_headers(self.log_path, position, self.size, check_crc=check_crc)
-
-
-def _out_of_order(path: Path, header: BatchHeader, expected: int) -> CorruptBatchError:
-    return CorruptBatchError(
-        path=str(path),
-        position=header.position,
-        base_offset=header.base_offset,
-        last_offset=header.last_offset,
-        reason=f"its last offset is not between {expected} and the segment's last possible offset",
-        expected_crc=None,
-        found_crc=None,
-    )
 
 
 def list_segments(directory: Path, index_interval_bytes: int = 4096) -> list[LogSegment]:

@@ -24,7 +24,7 @@ from compactd.storage.records.control import ControlRecordType, EndTransactionMa
 #: A segment's positions are signed 32 bit numbers.
 LARGEST_SEGMENT = 2**31 - 1
 
-_PRODUCED = struct.Struct(">Qqqqqhi B h i".replace(" ", ""))
+_PRODUCED = struct.Struct(">QqqqqhiBhi")
 _SEQUENCES = 2**31
 
 
@@ -84,7 +84,9 @@ class SegmentScan:
         """
         for values in _PRODUCED.iter_unpack(self.produced_bytes):
             position, base, last, timestamp, producer, epoch, sequence, flags, kind, coordinator = values
-            marker = EndTransactionMarker(ControlRecordType(kind), coordinator) if flags & reference_scan.MARKED else None
+            marker = (
+                EndTransactionMarker(ControlRecordType(kind), coordinator) if flags & reference_scan.MARKED else None
+            )
             yield ProducedBatch(
                 position,
                 base,
@@ -105,8 +107,11 @@ def scan_segment(
     index_interval_bytes: int = 4096,
     limit: int | None = None,
     check_crc: bool = True,
+    produced_from: int = 0,
 ) -> SegmentScan:
     """Reads the batches of a `.log` from its start to byte `limit` (default: its end), in bounded memory.
+
+    `produced_from`: batches of producers that end below this offset are left out of `produced`.
 
     Raises StorageIOError; CorruptFileError for a file longer than a segment can be.
     """
@@ -120,10 +125,12 @@ def scan_segment(
                 position=LARGEST_SEGMENT,
                 advice="Kafka cannot open it either; it is not what its name says.",
             )
-        found = _function()(name, base_offset, index_interval_bytes, limit, check_crc)
+        found = _function()(name, base_offset, index_interval_bytes, limit, check_crc, produced_from)
     except OSError as error:
         raise files.failed(name, "read", error) from error
-    (valid, next_offset, timestamp, offset_of_max, batches), offset_index, time_index, epochs, produced, fault, far = found
+    (valid, next_offset, timestamp, offset_of_max, batches), offset_index, time_index, epochs, produced, fault, far = (
+        found
+    )
     return SegmentScan(
         path=name,
         base_offset=base_offset,
@@ -139,6 +146,11 @@ def scan_segment(
         is_overflow=far,
         produced_bytes=produced,
     )
+
+
+def empty_scan(path: files.StrPath, base_offset: int) -> SegmentScan:
+    """What a scan of an empty segment finds."""
+    return SegmentScan(os.fspath(path), base_offset, 0, 0, base_offset, -1, base_offset, b"", b"", (), None, False)
 
 
 def _function() -> Callable[..., Any]:

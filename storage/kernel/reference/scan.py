@@ -76,20 +76,26 @@ class _TimeIndex(bytearray):
 
 
 def scan_segment(
-    path: str, base_offset: int, interval_bytes: int, limit: int | None = None, check_crc: bool = True
+    path: str,
+    base_offset: int,
+    interval_bytes: int,
+    limit: int | None = None,
+    check_crc: bool = True,
+    produced_from: int = 0,
 ) -> Scanned:
     """Reads the batches of a `.log` file in order and stops at the first that is damaged, out of order or too far.
 
+    Of producers' batches those that end below `produced_from` are passed by.
     Returns (valid bytes, next offset, max timestamp, its offset, batches), .index, .timeindex, epochs, producers' batches
     (53 bytes each), fault, and whether the fault is an offset too far from the base. Raises OSError.
     """
     size = Path(path).stat().st_size
     end = size if limit is None else min(limit, size)
     with open(path, "rb", buffering=0) as file:
-        return _scan(file, end, base_offset, interval_bytes, check_crc)
+        return _scan(file, end, base_offset, interval_bytes, check_crc, produced_from)
 
 
-def _scan(file: BinaryIO, end: int, base: int, interval: int, check_crc: bool) -> Scanned:
+def _scan(file: BinaryIO, end: int, base: int, interval: int, check_crc: bool, produced_from: int) -> Scanned:
     position, next_offset, batches = 0, base, 0
     max_timestamp, offset_of_max = -1, base
     last_entry, latest_epoch, overflow = 0, -1, False
@@ -131,7 +137,7 @@ def _scan(file: BinaryIO, end: int, base: int, interval: int, check_crc: bool) -
             fault = (position, first, last, f"offset {last} is too far from the segment's base {base}", None)
             overflow = True
             break
-        if producer >= 0:
+        if producer >= 0 and last >= produced_from:
             flags = TRANSACTIONAL if attributes & 0x10 else 0
             kind, coordinator = -1, -1
             if attributes & 0x20:
