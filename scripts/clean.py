@@ -6,13 +6,15 @@ import contextlib
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import click
 
 from compactd.config.errors import EXIT_DONE, CompactdError, UsageError
+from compactd.config.load import ResolvedConfig
 from compactd.scripts.clean_workers import run_jobs
 from compactd.scripts.explain import Reason, first_reason, limit_reason, policy_reason
 from compactd.scripts.output import (
@@ -28,6 +30,7 @@ from compactd.scripts.output import (
 )
 from compactd.scripts.plan import Plan, Planned, make_plan
 from compactd.storage import files
+from compactd.storage.checkpoints import HIGH_WATERMARKS
 from compactd.storage.cleaning.run import CleanJob, CleanOptions, PartitionReport, dirty_range, load_partition
 from compactd.storage.log_dir import LogDir
 from compactd.storage.names import TopicPartition
@@ -178,7 +181,7 @@ def command(
         if not dry_run:
             for log_dir in _log_dirs(plan):
                 locks.enter_context(LogDir(log_dir).lock())
-        reports = clean_plan(plan, options, emit=_print_report if as_json else None)
+        reports = clean_plan(plan, options, emit=partial(_print_report, plan) if as_json else None)
         if not dry_run:
             _remove_deleted(reports, delete_delay_ms)
     if not as_json:
@@ -191,8 +194,18 @@ def _log_dirs(plan: Plan) -> list[Path]:
     return [state.path for state in plan.targets.log_dirs]
 
 
-def _print_report(report: PartitionReport) -> None:
-    print_json(report.to_json(), flush=True)
+def _print_report(plan: Plan, report: PartitionReport) -> None:
+    topic = report.topic_partition.topic
+    settings = next((p.settings for p in plan.partitions if p.target.topic_partition.topic == topic), None)
+    values = {} if settings is None else {n: {"value": v, "source": s} for n, v, s in _cleaning_settings(settings)}
+    print_json({**report.to_json(), "settings": values}, flush=True)
+
+
+def _cleaning_settings(settings: ResolvedConfig) -> Iterator[tuple[str, object, str]]:
+    """Name, value and source of the settings that decide what a clean does."""
+    for name in sorted(_CLEANING_SETTINGS & set(settings.sources)):
+        value = getattr(settings.config, name.replace(".", "_"))
+        yield name, ",".join(sorted(value)) if isinstance(value, frozenset) else value, settings.sources[name]
 
 
 def clean_plan(
@@ -204,7 +217,13 @@ def clean_plan(
     choice = choose(plan, options, checkpoints)
     reports: list[PartitionReport] = []
 
+    no_watermark = {p.target.directory for p in plan.partitions if p.job.high_watermark is None}
+
     def done(report: PartitionReport) -> None:
+        if report.directory in no_watermark:
+            report.notes.append(
+                f"there is no {HIGH_WATERMARKS}, so its high watermark is taken to be the log end offset"
+            )
         reports.append(report)
         if emit is not None:
             emit(report)
@@ -257,6 +276,8 @@ def choose(plan: Plan, options: CleanOptions, checkpoints: Checkpoints) -> Choic
             continue
         try:
             _weigh(planned, options, checkpoints, choice)
+        except UsageError:
+            raise
         except CompactdError as error:
             choice.reports.append(_failure(planned, error))
     choice.chosen.sort(key=lambda chosen: -chosen.ratio)
@@ -267,6 +288,13 @@ def _weigh(planned: Planned, options: CleanOptions, checkpoints: Checkpoints, ch
     partition = load_partition(planned.job, options.now_ms)
     if options.roll and partition.active_segment.size:
         partition = partition.as_if_rolled()
+    for option, offset in (
+        ("--first-dirty-offset", options.first_dirty_offset),
+        ("--uncleanable-offset", options.uncleanable_offset),
+    ):
+        if offset is not None and not partition.log_start_offset <= offset <= partition.log_end_offset:
+            start, end = partition.log_start_offset, partition.log_end_offset
+            raise UsageError(detail=f"{option} {offset}: the log of {planned.name} runs from {start} to {end}")
     offsets, log = dirty_range(partition, planned.job, options)
     asked = options.force or options.first_dirty_offset is not None or options.uncleanable_offset is not None
     if log.cleanable_bytes and (asked or log.wants_cleaning):
@@ -409,11 +437,9 @@ def _show_sources(plan: Plan, worked: Sequence[PartitionReport]) -> None:
         if topic not in topics:
             continue
         topics.discard(topic)
-        for name, source in planned.settings.sources.items():
-            if source != "default" and name in _CLEANING_SETTINGS:
-                value = getattr(planned.settings.config, name.replace(".", "_"))
-                text = ",".join(sorted(value)) if isinstance(value, frozenset) else str(value)
-                seen[f"{name} = {text}", source].append(topic)
+        for name, value, source in _cleaning_settings(planned.settings):
+            if source != "default":
+                seen[f"{name} = {value}", source].append(topic)
     for (setting, source), names in sorted(seen.items()):
         print_line(f"{setting} of {', '.join(names)}: from {source}.")
 

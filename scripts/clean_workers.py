@@ -8,9 +8,12 @@ report at the end. A worker that dies takes nothing with it but its partition's 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import signal
+import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -24,31 +27,78 @@ from compactd.config.errors import EXIT_IO
 from compactd.storage.cleaning.run import CleanJob, CleanOptions, PartitionReport, clean_partition
 from compactd.storage.kernel import active_kernel
 
-#: Kafka's Throttler looks at its rate this often.
+#: What was saved or overdrawn before this long ago counts no more.
 _THROTTLE_WINDOW_SECONDS = 0.3
+#: A throttled process answers a signal at least this often.
+_SLEEP_SECONDS = 0.2
+
+_PR_SET_PDEATHSIG = 1
 
 #: Bytes read and written since the last call, and the job they belong to.
 OnProgress = Callable[[CleanJob, int, int], None]
 OnCheckpoint = Callable[[CleanJob, int], None]
 
 
+class Stop:
+    """Turns Ctrl-C and SIGTERM into a stop at a good place: between chunks of reading, never in the middle of a swap.
+
+    The first signal is remembered and `check` raises it; a second one is raised at once. Use as a context manager, in the
+    main thread (elsewhere it changes nothing).
+    """
+
+    def __init__(self) -> None:
+        self._signal: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Stop:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._remember)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self.check()
+
+    def _remember(self, number: int, _frame: object) -> None:
+        if self._signal is not None:
+            raise stopped_by(number)
+        self._signal = number
+
+    def check(self) -> None:
+        """Raises KeyboardInterrupt or SystemExit(143) if a signal came."""
+        number, self._signal = self._signal, None
+        if number is not None:
+            raise stopped_by(number)
+
+
+def stopped_by(number: int) -> BaseException:
+    """What a signal means to the program."""
+    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
+
+
 class Throttle:
-    """Holds a process to a rate of bytes read and written (Kafka's Throttler: the mean over windows of 300 ms)."""
+    """Holds a process to a rate of bytes read and written (Kafka's Throttler, in windows of 300 ms).
+
+    Kafka looks at its rate once a window; a window's worth at our speed is a small log, so this sleeps as soon as it is
+    ahead, in slices, asking `check` between them whether to go on.
+    """
 
     def __init__(self, bytes_per_second: float) -> None:
         self._rate = bytes_per_second
         self._seen = 0
         self._since = time.monotonic()
 
-    def observe(self, count: int) -> None:
-        """Counts bytes, and sleeps when the window's rate was too high."""
+    def observe(self, count: int, check: Callable[[], None]) -> None:
+        """Counts bytes, and sleeps until the window's rate is back at the limit."""
         self._seen += count
-        elapsed = time.monotonic() - self._since
-        if elapsed < _THROTTLE_WINDOW_SECONDS:
-            return
-        if self._seen / elapsed > self._rate:
-            time.sleep(self._seen / self._rate - elapsed)
-        self._seen, self._since = 0, time.monotonic()
+        due = self._since + self._seen / self._rate
+        while (ahead := due - time.monotonic()) > 0:
+            time.sleep(min(ahead, _SLEEP_SECONDS))
+            check()
+        if time.monotonic() - self._since >= _THROTTLE_WINDOW_SECONDS:
+            self._seen, self._since = 0, time.monotonic()
 
 
 def run_jobs(
@@ -66,7 +116,9 @@ def run_jobs(
     if workers == 1 or len(jobs) <= 1:
         throttle = Throttle(bytes_per_second)
         for job in jobs:
-            yield _clean(job, options, throttle, partial(on_progress, job), partial(on_checkpoint, job))
+            with Stop() as stop:
+                report = _clean(job, options, throttle, stop, partial(on_progress, job), partial(on_checkpoint, job))
+            yield report
         return
     with _Pool(options, workers, bytes_per_second) as pool:
         yield from pool.run(jobs, on_progress, on_checkpoint)
@@ -76,12 +128,14 @@ def _clean(
     job: CleanJob,
     options: CleanOptions,
     throttle: Throttle,
+    stop: Stop,
     report_progress: Callable[[int, int], None],
     report_checkpoint: Callable[[int], None],
 ) -> PartitionReport:
     def progress(read: int, written: int) -> None:
+        stop.check()
         report_progress(read, written)
-        throttle.observe(read + written)
+        throttle.observe(read + written, stop.check)
 
     return clean_partition(job, options, active_kernel(), time.perf_counter, progress, report_checkpoint)
 
@@ -96,7 +150,7 @@ class _Worker:
 class _Pool:
     def __init__(self, options: CleanOptions, workers: int, bytes_per_second: float) -> None:
         self._context = multiprocessing.get_context("spawn")
-        self._arguments = (options, bytes_per_second / workers)
+        self._arguments = (options, bytes_per_second / workers, os.getpid())
         self._most = workers
         self._workers: list[_Worker] = []
 
@@ -182,10 +236,10 @@ def _died(worker: _Worker, job: CleanJob) -> PartitionReport:
     return report
 
 
-def _work(pipe: Connection, options: CleanOptions, bytes_per_second: float) -> None:
+def _work(pipe: Connection, options: CleanOptions, bytes_per_second: float, parent: int) -> None:
     """A worker's body. The terminal's Ctrl-C is the parent's to answer: it terminates its workers."""
+    _die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _stop)
     throttle = Throttle(bytes_per_second)
 
     def send(kind: str, content: Any) -> None:
@@ -199,16 +253,22 @@ def _work(pipe: Connection, options: CleanOptions, bytes_per_second: float) -> N
             job: CleanJob = pipe.recv()
         except (EOFError, OSError):
             return
-        report = _clean(
-            job,
-            options,
-            throttle,
-            lambda read, written: send("progress", (read, written)),
-            lambda offset: send("checkpoint", offset),
-        )
+        with Stop() as stop:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            report = _clean(
+                job,
+                options,
+                throttle,
+                stop,
+                lambda read, written: send("progress", (read, written)),
+                lambda offset: send("checkpoint", offset),
+            )
         send("report", report)
 
 
-def _stop(*_: object) -> None:
-    # As an exception, so that the unfinished group's .cleaned files are dropped on the way out.
-    raise SystemExit(128 + signal.SIGTERM)
+def _die_with(parent: int) -> None:
+    """A killed parent's locks are free at once, so its workers must not outlive it. Every step of theirs may be the last."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:
+        os._exit(EXIT_IO)

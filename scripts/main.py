@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from typing import NoReturn
 
@@ -109,6 +110,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Runs the command line and ends the process with one of the stable exit codes."""
     if "_COMPACTD_COMPLETE" in os.environ:
         cli.main(prog_name="compactd")
+    if arguments is None:
+        # Raised, not died of: locks are given up and unfinished files dropped on the way out.
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         # Not cli.main(): that would turn a closed pipe into exit code 1 and an interruption into an empty line.
         with cli.make_context("compactd", sys.argv[1:] if arguments is None else arguments) as context:
@@ -125,6 +129,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if os.environ.get("COMPACTD_TRACEBACK") == "1":
             raise
         _explain(error)
+
+
+def _terminate(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def _explain(error: BaseException) -> NoReturn:

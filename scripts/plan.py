@@ -17,10 +17,9 @@ from compactd.config.load import (
     resolve_topic,
 )
 from compactd.config.settings import CleanerConfig
-from compactd.storage.checkpoints import HIGH_WATERMARKS
 from compactd.storage.cleaning.run import CleanJob
 from compactd.storage.metadata import ClusterMetadata, read_cluster_metadata
-from compactd.storage.targets import LogDirState, PartitionTarget, Targets, find_targets
+from compactd.storage.targets import PartitionTarget, Targets, find_targets
 
 
 @dataclass(slots=True)
@@ -72,7 +71,7 @@ def make_plan(
         raise UsageError(detail="--high-watermark is of one partition; name a single topic-partition directory")
 
     plan = Plan(targets, [], resolve_cleaner(given, file_settings, metadata, any_buffer_size), metadata, targets.notes)
-    plan.notes.extend(_notes(targets, metadata, given, file_settings))
+    plan.notes.extend(_notes(metadata, given, file_settings))
     settings: dict[str, ResolvedConfig] = {}
     for target in targets.partitions:
         topic = target.topic_partition.topic
@@ -100,10 +99,8 @@ def _job(target: PartitionTarget, settings: ResolvedConfig, high_watermark: int 
     )
 
 
-def _notes(
-    targets: Targets, metadata: ClusterMetadata | None, given: RawSettings, file_settings: RawSettings | None
-) -> list[str]:
-    notes = [_no_high_watermarks(state) for state in targets.log_dirs if state.high_watermarks is None]
+def _notes(metadata: ClusterMetadata | None, given: RawSettings, file_settings: RawSettings | None) -> list[str]:
+    notes: list[str] = []
     if metadata is not None:
         notes.extend(metadata.warnings)
     elif not _names_policy(given) and (file_settings is None or not _names_policy(file_settings)):
@@ -122,7 +119,3 @@ def _notes(
 def _names_policy(settings: RawSettings) -> bool:
     in_topics = any("cleanup.policy" in entries for entries in settings.topics.values())
     return "cleanup.policy" in settings.every_topic or "log.cleanup.policy" in settings.broker or in_topics
-
-
-def _no_high_watermarks(state: LogDirState) -> str:
-    return f"{state.path}: there is no {HIGH_WATERMARKS}, so log end offsets count as high watermarks."
