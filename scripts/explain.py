@@ -40,7 +40,7 @@ def policy_reason(settings: ResolvedConfig) -> Reason | None:
     policy, source = ",".join(sorted(settings.config.cleanup_policy)) or "(none)", settings.sources["cleanup.policy"]
     return Reason(
         "POLICY",
-        f"cleanup.policy is {policy} ({source}), so it is not compacted",
+        f"cleanup.policy is {policy} (from {source}), so it is not compacted; --set cleanup.policy=compact would",
         fields={"policy": policy, "source": source},
     )
 

@@ -12,6 +12,7 @@ from compactd.config.settings import CleanerConfig
 from compactd.scripts.explain import Reason, first_reason, first_reason_when_rolled, policy_reason
 from compactd.scripts.plan import Planned
 from compactd.storage import names
+from compactd.storage.checkpoints import HIGH_WATERMARKS
 from compactd.storage.cleaning.cleanable import LogToClean
 from compactd.storage.cleaning.round import CleaningRound, RoundOptions, add_stats
 from compactd.storage.cleaning.run import CleanOptions, dirty_range, load_partition
@@ -178,6 +179,8 @@ def _measure(
         "firstUncleanableOffset": log.first_uncleanable_offset,
         "firstRecordOffset": _first_record_offset(partition),
     }
+    if job.high_watermark is None:
+        view.notes.append(f"there is no {HIGH_WATERMARKS}, so its high watermark is taken to be the log end offset")
     if offsets.force_update_checkpoint:
         view.notes.append(
             f"its cleaner checkpoint {job.checkpoint} lies outside the log [{partition.log_start_offset}, "
