@@ -44,6 +44,9 @@ def examples(usual: int) -> int:
     return max(1, round(usual * SCALES.get(profile(), 1.0)))
 
 
+#: Seconds that a test over many examples may take; none where soaking.
+TIMEOUT = 0 if profile() == "soak" else 900
+
 HOUR_MS = 3_600_000
 BIG_GAP = 2**31 - 3
 

@@ -23,9 +23,9 @@ from tests.oracle.driver import Answer, Oracle, record
 from tests.oracle.ours import clean, kernels
 from tests.oracle.replay import Cleaning, play
 from tests.oracle.scenario import Scenario
-from tests.strategies import examples, scenarios
+from tests.strategies import TIMEOUT, examples, scenarios
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(TIMEOUT)]
 
 
 @pytest.fixture(scope="session")

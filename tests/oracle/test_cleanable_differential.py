@@ -16,9 +16,9 @@ from tests.oracle.driver import Answer, Oracle
 from tests.oracle.ours import load
 from tests.oracle.replay import Cleaning, play
 from tests.oracle.scenario import Scenario
-from tests.strategies import examples, scenarios
+from tests.strategies import TIMEOUT, examples, scenarios
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(TIMEOUT)]
 
 #: Where the cleaner's checkpoint stands, in percent of the log; outside it is invalid, None is no entry.
 checkpoints = st.lists(st.one_of(st.none(), st.integers(-20, 120)), min_size=1, max_size=4)

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from tests.oracle.driver import Oracle
 from tests.oracle.replay import play
 from tests.oracle.scenario import Scenario
-from tests.strategies import examples, scenarios
+from tests.strategies import TIMEOUT, examples, scenarios
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(TIMEOUT)]
 
 #: Kafka's own limit: a V0 or V1 batch that loses its last record just below the high watermark stops the cleaner.
 LEGACY_EMPTY_BATCH = "IllegalStateException: Empty batches are only supported for magic v2 and above"
