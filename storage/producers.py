@@ -53,6 +53,8 @@ class ProducedBatch(Protocol):
     @property
     def producer_epoch(self) -> int: ...
     @property
+    def base_sequence(self) -> int: ...
+    @property
     def last_sequence(self) -> int: ...
     @property
     def is_control(self) -> bool: ...
@@ -162,7 +164,7 @@ class ProducerState:
         for entry in entries:
             if entry.is_expired(now_ms, self.expiration_ms):
                 continue
-            self._put(entry)
+            self.put(entry)
             if entry.current_txn_first_offset is not None:
                 self.ongoing_txns[entry.current_txn_first_offset] = entry.producer_id
 
@@ -173,7 +175,12 @@ class ProducerState:
         and for data. Returns the transaction that the marker completed, if it had data.
         FaultError: data outside a transaction from a producer that has one open.
         """
-        if batch.producer_id < 0 or (batch.is_control and control is None):
+        if batch.producer_id < 0:
+            return None
+        if batch.is_control and control is None:
+            # An emptied marker says nothing, and yet Kafka then knows its producer by name.
+            if batch.producer_id not in self._entries:
+                self.put(ProducerEntry(batch.producer_id))
             return None
         if batch.is_control:
             return self._mark(batch, control) if control is not None else None
@@ -185,7 +192,7 @@ class ProducerState:
                 f"the transaction it has open since offset {entry.current_txn_first_offset}",
             )
         if entry is None:
-            entry = self._put(ProducerEntry(batch.producer_id))
+            entry = self.put(ProducerEntry(batch.producer_id))
         entry.take_epoch(batch.producer_epoch)
         delta = batch.last_offset - batch.base_offset
         entry.batches.append(BatchMetadata(batch.last_sequence, batch.last_offset, delta, batch.max_timestamp))
@@ -242,14 +249,22 @@ class ProducerState:
     def entries(self) -> list[ProducerEntry]:
         """All entries in the order a snapshot lists them."""
         mask = self._table_size - 1
-        return [self._entries[key] for key in sorted(self._entries, key=lambda key: _java_hash(key) & mask)]
+        return [self._entries[key] for key in sorted(self._entries, key=lambda key: java_hash(key) & mask)]
 
     def take_snapshot(self) -> bytes:
         """The content of a `.snapshot` file for this state."""
         return encode_snapshot(self.entries())
 
+    def complete(self, producer_id: int, first_offset: int, last_offset: int, is_aborted: bool) -> CompletedTransaction:
+        """A marker at `last_offset` ends the open transaction that began at `first_offset`."""
+        others = (offset for offset, producer in self.ongoing_txns.items() if producer != producer_id)
+        stable = min(others, default=last_offset + 1)
+        self.ongoing_txns.pop(first_offset, None)
+        self.unreplicated_txns[first_offset] = last_offset
+        return CompletedTransaction(producer_id, first_offset, last_offset, is_aborted, stable)
+
     def _mark(self, batch: ProducedBatch, control: EndTransactionMarker) -> CompletedTransaction | None:
-        entry = self._entries.get(batch.producer_id) or self._put(ProducerEntry(batch.producer_id))
+        entry = self._entries.get(batch.producer_id) or self.put(ProducerEntry(batch.producer_id))
         first = entry.current_txn_first_offset
         entry.take_epoch(batch.producer_epoch)
         entry.coordinator_epoch = control.coordinator_epoch
@@ -258,22 +273,17 @@ class ProducerState:
         entry.current_txn_first_offset = None
         if first is None:
             return None
-        others = (offset for offset, producer in self.ongoing_txns.items() if producer != batch.producer_id)
-        stable = min(others, default=batch.base_offset + 1)
-        self.ongoing_txns.pop(first, None)
-        self.unreplicated_txns[first] = batch.base_offset
-        aborted = control.type == ControlRecordType.ABORT
-        return CompletedTransaction(batch.producer_id, first, batch.base_offset, aborted, stable)
+        return self.complete(batch.producer_id, first, batch.base_offset, control.type == ControlRecordType.ABORT)
 
-    def _put(self, entry: ProducerEntry) -> ProducerEntry:
+    def put(self, entry: ProducerEntry) -> ProducerEntry:
         """Adds or replaces an entry, and lets the table grow when java.util.HashMap's would."""
         key = entry.producer_id
         if key not in self._entries:
             mask = self._table_size - 1
             if self._table_size < 64:
                 # Instead of making a tree of nine entries in one bucket, a small table doubles.
-                bucket = _java_hash(key) & mask
-                if sum(_java_hash(other) & mask == bucket for other in self._entries) >= 8:
+                bucket = java_hash(key) & mask
+                if sum(java_hash(other) & mask == bucket for other in self._entries) >= 8:
                     self._table_size *= 2
             if len(self._entries) + 1 > self._table_size * 3 // 4:
                 self._table_size *= 2
@@ -328,7 +338,7 @@ def _decode(values: tuple[int, ...]) -> ProducerEntry:
     return entry
 
 
-def _java_hash(producer_id: int) -> int:
+def java_hash(producer_id: int) -> int:
     """HashMap's spread hash of a Long, unsigned."""
     value = producer_id & 0xFFFFFFFFFFFFFFFF
     low = (value ^ value >> 32) & 0xFFFFFFFF

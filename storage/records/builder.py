@@ -39,6 +39,7 @@ def build_batch(
     log_append_time_ms: int | None = None,
     delete_horizon_ms: int | None = None,
     max_timestamp: int | None = None,
+    level: int | None = None,
 ) -> bytes:
     """One batch. Offsets are absolute and increase; they may have holes, and the span may be wider than the records.
 
@@ -47,6 +48,7 @@ def build_batch(
     encoded all the same, and readers ignore them.
     `delete_horizon_ms`: takes the place of the base timestamp, and sets the flag that says so (KIP-534).
     `max_timestamp`: overrides the largest of the records' timestamps.
+    `level`: of the codec; None for its default.
     Raises ValueError for offsets out of order and for timestamps below -1.
     """
     previous = base_offset - 1
@@ -74,7 +76,7 @@ def build_batch(
         | (DELETE_HORIZON_MASK if delete_horizon_ms is not None else 0)
     )
     return _assemble(
-        compress(codec, encode_records(records, base_offset, base_timestamp)),
+        compress(codec, encode_records(records, base_offset, base_timestamp), level=level),
         base_offset=base_offset,
         leader_epoch=leader_epoch,
         attributes=attributes,

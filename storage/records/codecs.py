@@ -48,17 +48,27 @@ class Codec(IntEnum):
         return self.name.lower()
 
 
-def compress(codec_id: int, data: bytes, magic: int = 2) -> bytes:
-    """One compressed stream at the codec's default level. `magic` 0 gives lz4 the header checksum of that format."""
-    match Codec(codec_id):
+#: Levels that Kafka takes when none is set; level 9 of lz4 stands for its fast compressor, any other for its HC one.
+DEFAULT_LEVELS: Final = {Codec.GZIP: -1, Codec.LZ4: 9, Codec.ZSTD: 3}
+
+
+def compress(codec_id: int, data: bytes, magic: int = 2, level: int | None = None) -> bytes:
+    """One compressed stream. `magic` 0 gives lz4 the header checksum of that format.
+
+    `level`: as in compression.gzip.level and its like; None for the default. Snappy has none.
+    """
+    codec = Codec(codec_id)
+    if level is None:
+        level = DEFAULT_LEVELS.get(codec, 0)
+    match codec:
         case Codec.GZIP:
-            return _gzip(data)
+            return _gzip(data, level)
         case Codec.SNAPPY:
             return _snappy(data)
         case Codec.LZ4:
-            return _lz4(data, magic)
+            return _lz4(data, magic, level)
         case Codec.ZSTD:
-            return _zstd(data)
+            return _zstd(data, level)
         case Codec.NONE:
             return data
 
@@ -87,8 +97,8 @@ def _over(limit: int) -> MalformedError:
     return MalformedError(f"its records decompress to more than {limit} bytes")
 
 
-def _gzip(data: bytes) -> bytes:
-    deflate = zlib.compressobj(-1, zlib.DEFLATED, -15, 8)
+def _gzip(data: bytes, level: int) -> bytes:
+    deflate = zlib.compressobj(level, zlib.DEFLATED, -15, 8)
     body = deflate.compress(data) + deflate.flush()
     return _GZIP_HEADER + body + struct.pack("<II", zlib.crc32(data), len(data) & 0xFFFFFFFF)
 
@@ -156,13 +166,14 @@ def _unsnappy_block(block: bytes, limit: int, before: int = 0) -> bytes:
         raise MalformedError(f"its snappy block is damaged ({error})") from None
 
 
-def _lz4(data: bytes, magic: int) -> bytes:
+def _lz4(data: bytes, magic: int, level: int) -> bytes:
+    options = {} if level == DEFAULT_LEVELS[Codec.LZ4] else {"mode": "high_compression", "compression": level}
     # Message format 0 computed the header checksum over the frame's magic too (KAFKA-3160).
     checksum = xxh32(_LZ4_DESCRIPTOR if magic > 0 else _LZ4_MAGIC + _LZ4_DESCRIPTOR) >> 8 & 0xFF
     out = bytearray(_LZ4_MAGIC + _LZ4_DESCRIPTOR + bytes((checksum,)))
     for at in range(0, len(data), _LZ4_CHUNK):
         chunk = data[at : at + _LZ4_CHUNK]
-        block = bytes(cramjam.lz4.compress_block(chunk, store_size=False))
+        block = bytes(cramjam.lz4.compress_block(chunk, store_size=False, **options))
         if len(block) < len(chunk):
             out += struct.pack("<I", len(block)) + block
         else:
@@ -212,8 +223,8 @@ def _lz4_header(data: bytes, magic: int) -> tuple[int, int]:
     return flags, descriptor
 
 
-def _zstd(data: bytes) -> bytes:
-    stream = zstandard.ZstdCompressor(level=3, write_content_size=False).compressobj()
+def _zstd(data: bytes, level: int) -> bytes:
+    stream = zstandard.ZstdCompressor(level=level, write_content_size=False).compressobj()
     # Java's stream flushes before it ends, which leaves an empty last block.
     return (
         stream.compress(data)
