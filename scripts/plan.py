@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import msgspec
 
 from compactd.config.errors import UsageError
 from compactd.config.load import (
@@ -77,9 +79,31 @@ def make_plan(
         topic = target.topic_partition.topic
         if topic not in settings:
             settings[topic] = resolve_topic(topic, given, file_settings, metadata)
+            if metadata is None:
+                settings[topic] = _as_kafka_creates(topic, settings[topic])
         job = _job(target, settings[topic], high_watermark)
         plan.partitions.append(Planned(target, job, settings[topic]))
     return plan
+
+
+#: What the coordinators give their topics when they create them (GroupCoordinator.offsetsTopicConfigs and its twin).
+_COORDINATOR_TOPICS = {
+    "__consumer_offsets": {"cleanup_policy": frozenset({"compact"}), "segment_bytes": 104857600},
+    "__transaction_state": {"cleanup_policy": frozenset({"compact"}), "segment_bytes": 104857600},
+}
+
+
+def _as_kafka_creates(topic: str, settings: ResolvedConfig) -> ResolvedConfig:
+    """Without the cluster's metadata: the settings Kafka creates its own topics with, where nothing else was given."""
+    values = {
+        field: value
+        for field, value in _COORDINATOR_TOPICS.get(topic, {}).items()
+        if settings.sources[field.replace("_", ".")] == "default"
+    }
+    if not values:
+        return settings
+    sources = settings.sources | {field.replace("_", "."): "Kafka's settings for this topic" for field in values}
+    return replace(settings, config=msgspec.structs.replace(settings.config, **values), sources=sources)
 
 
 def _job(target: PartitionTarget, settings: ResolvedConfig, high_watermark: int | None) -> CleanJob:
@@ -105,9 +129,9 @@ def _notes(metadata: ClusterMetadata | None, given: RawSettings, file_settings: 
         notes.extend(metadata.warnings)
     elif not _names_policy(given) and (file_settings is None or not _names_policy(file_settings)):
         notes.append(
-            "there is no __cluster_metadata-0 beside these partitions and no cleanup.policy in --set or --config, so "
-            "every topic counts as cleanup.policy=delete; name the log dir that holds it with --metadata, or use "
-            "--set cleanup.policy=compact."
+            "there is no __cluster_metadata-0 beside these partitions and no cleanup.policy in --set or --config, so all "
+            "but Kafka's own topics count as cleanup.policy=delete; name the log dir that holds it with --metadata, or "
+            "use --set cleanup.policy=compact."
         )
     if file_settings is not None:
         notes.extend(

@@ -111,9 +111,11 @@ def test_progress_shows_rate_and_time_left_after_a_second_on_a_terminal_only(mon
         assert screen.getvalue() == ""
         clock[0] += 1.5
         progress.advance(10 << 20, "t-0")
+        assert progress.rate_and_time_left() == "13.3 MiB/s, 6.0 s left"
         progress.advance(200 << 20)
+        assert progress.rate_and_time_left().endswith("0 ms left")  # more than was planned
     shown = screen.getvalue()
-    assert "t-0" in shown and "MB" in shown.replace("MiB", "MB")
+    assert "t-0" in shown and "MiB/s, " in shown and " left" in shown
 
     pipe = io.StringIO()
     monkeypatch.setattr(sys, "stderr", pipe)
