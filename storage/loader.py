@@ -39,10 +39,9 @@ from compactd.storage.loaded_log import (
     LoadAction,
     LoadedLog,
 )
-from compactd.storage.loading_snapshots import LoadingSnapshots, is_no_space
 from compactd.storage.names import TopicPartition
 from compactd.storage.partition_metadata import read_partition_metadata
-from compactd.storage.producer_snapshots import list_snapshots, rebuild_producers
+from compactd.storage.producer_snapshots import ProducerSnapshots, is_no_space, list_snapshots
 from compactd.storage.producers import PRODUCER_EXPIRATION_MS
 from compactd.storage.segment import LogSegment, list_segments
 from compactd.storage.segment_recovery import (
@@ -159,7 +158,7 @@ class LogLoader:
         self._drop_temporary_files()
         rebuild_epochs = self._read_epochs()
         topic_id = self._read_topic_id()
-        snapshots = LoadingSnapshots(self.directory, self.producer_expiration_ms)
+        snapshots = ProducerSnapshots(self.directory, self.producer_expiration_ms)
         self._retry_on_overflow(self._load_segment_files)
         if self.is_deleted:
             return self._loaded_for_deletion(snapshots, topic_id)
@@ -172,11 +171,9 @@ class LogLoader:
         self._epochs_changed |= self.epochs.truncate_from_end(end)
         self._epochs_changed |= self.epochs.truncate_from_start(self.log_start_offset)
         self._write_epochs()
-        snapshots.offsets = list_snapshots(str(self.directory))
+        snapshots.offsets = list_snapshots(self.directory)
         snapshots.remove_stray([segment.base_offset for segment in self.segments])
-        rebuild_producers(
-            snapshots, tuple(self.segments), start, end, self.now_ms, from_clean_shutdown=self.clean_shutdown
-        )
+        snapshots.rebuild(self.segments, start, end, self.now_ms, from_clean_shutdown=self.clean_shutdown)
         snapshots.tolerant = False
         self._tell_snapshots(snapshots)
         return LoadedLog(
@@ -195,7 +192,7 @@ class LogLoader:
             deleted_files=self.deleted_files,
         )
 
-    def _loaded_for_deletion(self, snapshots: LoadingSnapshots, topic_id: uuid.UUID | None) -> LoadedLog:
+    def _loaded_for_deletion(self, snapshots: ProducerSnapshots, topic_id: uuid.UUID | None) -> LoadedLog:
         """A directory on its way out is not recovered (facts 7.6)."""
         if not self.segments:
             self._create_segment(0)
@@ -275,7 +272,7 @@ class LogLoader:
             self._note(REBUILT, segment.offset_index_path, f"{reason}; both indexes were rebuilt from the log")
             self._warn(segment, notes)
 
-    def _recover_log(self, snapshots: LoadingSnapshots) -> int:
+    def _recover_log(self, snapshots: ProducerSnapshots) -> int:
         """Recovers from the recovery point on after an unclean stop; returns the log end offset (facts 8.4)."""
         if not self.clean_shutdown:
             self._recover_unflushed(snapshots)
@@ -291,7 +288,7 @@ class LogLoader:
             self._was_emptied = True
         return self.segments[-1].next_offset()
 
-    def _recover_unflushed(self, snapshots: LoadingSnapshots) -> None:
+    def _recover_unflushed(self, snapshots: ProducerSnapshots) -> None:
         unflushed = [segment for segment in self.segments if segment.base_offset >= self._recovery_floor]
         for number, segment in enumerate(unflushed):
             if self.recovering is not None:
@@ -312,21 +309,22 @@ class LogLoader:
             self._note(WARNING, active.log_path, f"after a clean stop: {error.reason} at byte {error.position}")
             self._recover_segment(active)
 
-    def _empty_log(self, snapshots: LoadingSnapshots, end: int) -> None:
+    def _empty_log(self, snapshots: ProducerSnapshots, end: int) -> None:
         reason = f"the log ends at {end}, below its log start offset {self.log_start_offset}"
-        self._delete_segments(list(self.segments), snapshots, reason)
-        self._epochs_changed |= bool(self.epochs.entries)
+        # Every snapshot goes at once, so none waits as `.deleted` beside its segment.
+        self._delete_segments(list(self.segments), None, reason)
         self.epochs.entries.clear()
-        snapshots.start_over(self.log_start_offset)
+        self._epochs_changed = True
+        snapshots.truncate_fully_and_start_at(self.log_start_offset)
 
     # ---- one segment
 
     def _recover_segment(self, segment: LogSegment) -> int:
         """Rebuilds what belongs to one segment from its batches, and cuts it at the first bad one. Returns bytes cut."""
-        producers = LoadingSnapshots(self.directory, self.producer_expiration_ms)
+        producers = ProducerSnapshots(self.directory, self.producer_expiration_ms)
         earlier = [s for s in self.segments if s.base_offset < segment.base_offset]
         known = self.segments if segment in self.segments else earlier
-        rebuild_producers(producers, tuple(known), self.log_start_offset, segment.base_offset, self.now_ms)
+        producers.rebuild(known, self.log_start_offset, segment.base_offset, self.now_ms)
         scan = scan_segment(segment.log_path, segment.base_offset, self.config.index_interval_bytes)
         if scan.is_overflow and segment.base_offset not in self._unsplittable:
             raise _OverflowError(segment, scan)
@@ -337,8 +335,7 @@ class LogLoader:
         segment.forget()
         segment.trust_indexes = True
         notes = rebuild_segment_files(segment, scan, aborted, sync=sync)
-        if scan.batches:
-            producers.map_end_offset = scan.next_offset
+        producers.map_end_offset = max(producers.map_end_offset, scan.next_of_current)
         producers.take()
         self._tell_snapshots(producers)
         self._note(REBUILT, segment.log_path, f"indexes rebuilt from {scan.batches} batches, {scan.valid_bytes} bytes")
@@ -367,7 +364,7 @@ class LogLoader:
             if latest is None or epoch > latest:
                 self._epochs_changed |= self.epochs.assign(epoch, offset)
 
-    def _follow_producers(self, producers: LoadingSnapshots, scan: SegmentScan) -> list[AbortedTransaction]:
+    def _follow_producers(self, producers: ProducerSnapshots, scan: SegmentScan) -> list[AbortedTransaction]:
         """Feeds the segment's batches to the producer state; returns the transaction index that results."""
         aborted = []
         for batch in scan.produced():
@@ -396,7 +393,7 @@ class LogLoader:
 
     # ---- whole segments
 
-    def _delete_segments(self, doomed: list[LogSegment], snapshots: LoadingSnapshots, reason: str) -> None:
+    def _delete_segments(self, doomed: list[LogSegment], snapshots: ProducerSnapshots | None, reason: str) -> None:
         """Takes segments out of the log, newest first, so that a stop in between leaves no hole."""
         suffix = KEPT if self.keep_cut else names.DELETED
         for segment in reversed(doomed):
@@ -408,12 +405,9 @@ class LogLoader:
                     files.rename(path, target)
                     if not self.keep_cut:
                         self.deleted_files.append(target)
-            for name in snapshots.mark_deleted([segment.base_offset]):
-                path = self.directory / name
-                if self.keep_cut:
-                    files.rename(path, path.with_name(name.removesuffix(names.DELETED) + KEPT))
-                else:
-                    self.deleted_files.append(path)
+            marked = snapshots.mark_for_deletion(segment.base_offset, suffix) if snapshots is not None else None
+            if marked is not None and not self.keep_cut:
+                self.deleted_files.append(marked)
             self._note(DELETED, segment.log_path, f"{segment.size} bytes: {reason}")
         if doomed:
             files.fsync_dir(self.directory)
@@ -466,9 +460,9 @@ class LogLoader:
             return
         path = self.directory / names.LEADER_EPOCH_CHECKPOINT
         try:
-            if self.epochs.entries or path.exists():
+            if self.epochs.entries or path.exists() or self._was_emptied:
                 self.epochs.write(path)
-            else:
+            else:  # as Kafka makes it when it opens a log
                 files.write_file(path, b"")
         except StorageIOError as error:
             if not is_no_space(error):
@@ -489,11 +483,7 @@ class LogLoader:
     def _note(self, kind: str, path: Path, detail: str) -> None:
         self.actions.append(LoadAction(kind, path, detail))
 
-    def _tell_snapshots(self, snapshots: LoadingSnapshots) -> None:
-        for offset in snapshots.removed:
-            self._note(REMOVED, Path(snapshots.path(offset)), "a producer snapshot that does not fit the log")
-        for offset in snapshots.written:
-            self._note(CREATED, Path(snapshots.path(offset)), f"{len(snapshots.state)} producers")
+    def _tell_snapshots(self, snapshots: ProducerSnapshots) -> None:
         for note in snapshots.notes:
             self._note(WARNING, self.directory, note)
 

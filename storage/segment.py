@@ -6,14 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compactd.config.errors import CorruptBatchError
 from compactd.storage import files, names
 from compactd.storage.kernel.interface import AbortedTransaction
 from compactd.storage.kernel.scanning import SegmentScan, empty_scan, scan_segment
 from compactd.storage.offset_index import OffsetIndex
-from compactd.storage.producers import ProducedBatch
-from compactd.storage.records.batch import BatchHeader, read_batches, scan_headers
-from compactd.storage.records.control import EndTransactionMarker, parse_end_transaction
+from compactd.storage.records.batch import BatchHeader, scan_headers
 from compactd.storage.time_index import TimeIndex
 
 #: A segment's offsets are base .. base + this (relative offsets in the indexes are signed 32 bit).
@@ -111,53 +108,6 @@ class LogSegment:
             else:
                 self._scan = scan_segment(self.log_path, self.base_offset, self.index_interval_bytes, self.size)
         return self._scan
-
-    def producer_batches(
-        self, first_offset: int, end_offset: int | None
-    ) -> Iterator[tuple[ProducedBatch, EndTransactionMarker | None]]:
-        """Batches with a producer id from the one that holds `first_offset` to before the one that holds `end_offset`.
-
-        Not all: those from which the same producer state follows. CRCs are not looked at. Raises CorruptBatchError.
-        """
-        if self.size == 0:
-            return
-        limit = self.size if end_offset is None else self._position_of(end_offset)
-        scan = scan_segment(
-            self.log_path,
-            self.base_offset,
-            self.index_interval_bytes,
-            limit,
-            check_crc=False,
-            produced_from=first_offset,
-        )
-        for batch in scan.produced():
-            yield batch, batch.marker
-        if scan.is_overflow:
-            yield from self._far_producer_batches(max(first_offset, scan.next_offset), scan.valid_bytes, limit)
-        elif scan.fault is not None:
-            raise scan.fault
-
-    def _far_producer_batches(
-        self, first_offset: int, position: int, limit: int
-    ) -> Iterator[tuple[ProducedBatch, EndTransactionMarker | None]]:
-        """Of the part that lies too far from the base. Such a segment is split, but not on a clean start."""
-        for batch in read_batches(self.log_path, position, limit):
-            header = batch.header
-            if header.producer_id >= 0 and header.last_offset >= first_offset:
-                records = batch.records() if header.is_control else []
-                yield header, parse_end_transaction(records[0].key, records[0].value) if records else None
-
-    def _position_of(self, offset: int) -> int:
-        """Where the batch that holds or follows `offset` starts; the segment's size where there is none."""
-        for start in (self.offset_index.lookup(offset)[1], 0):
-            try:
-                for header in self._headers(start):
-                    if header.last_offset >= offset:
-                        return header.position
-                return self.size
-            except CorruptBatchError:
-                continue  # the index leads nowhere, or damage lies here: then the scan that follows names it
-        return self.size
 
     def remember(self, scan: SegmentScan, aborted: tuple[AbortedTransaction, ...]) -> None:
         """Keeps rebuilt indexes in memory, because they could not be written."""

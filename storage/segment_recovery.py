@@ -16,7 +16,7 @@ from compactd.config.errors import CorruptFileError, StorageIOError
 from compactd.storage import files, offset_index, time_index
 from compactd.storage.kernel.interface import AbortedTransaction
 from compactd.storage.kernel.scanning import SegmentScan
-from compactd.storage.loading_snapshots import is_no_space
+from compactd.storage.producer_snapshots import is_no_space
 from compactd.storage.segment import LogSegment
 from compactd.storage.transaction_index import encode_transaction, read_transaction_index
 

@@ -75,6 +75,8 @@ class SegmentScan:
     fault: CorruptBatchError | None
     #: The fault is an intact batch too far from the base offset: the segment has to be split (facts 5.9).
     is_overflow: bool
+    #: After the last batch of magic 2, up to where there can be producers; the base offset where there is none.
+    next_of_current: int = 0
     produced_bytes: bytes = b""
 
     def produced(self) -> Iterator[ProducedBatch]:
@@ -108,10 +110,12 @@ def scan_segment(
     limit: int | None = None,
     check_crc: bool = True,
     produced_from: int = 0,
+    start_position: int = 0,
 ) -> SegmentScan:
     """Reads the batches of a `.log` from its start to byte `limit` (default: its end), in bounded memory.
 
-    `produced_from`: batches of producers that end below this offset are left out of `produced`.
+    `produced_from`: batches of producers that end below this offset are left out of `produced`. `start_position`: begin at
+    this batch; the indexes then found are not the segment's.
 
     Raises StorageIOError; CorruptFileError for a file longer than a segment can be.
     """
@@ -125,12 +129,18 @@ def scan_segment(
                 position=LARGEST_SEGMENT,
                 advice="Kafka cannot open it either; it is not what its name says.",
             )
-        found = _function()(name, base_offset, index_interval_bytes, limit, check_crc, produced_from)
+        found = _function()(name, base_offset, index_interval_bytes, limit, check_crc, produced_from, start_position)
     except OSError as error:
         raise files.failed(name, "read", error) from error
-    (valid, next_offset, timestamp, offset_of_max, batches), offset_index, time_index, epochs, produced, fault, far = (
-        found
-    )
+    (
+        (valid, next_offset, timestamp, offset_of_max, batches, next_of_current),
+        offset_index,
+        time_index,
+        epochs,
+        produced,
+        fault,
+        far,
+    ) = found
     return SegmentScan(
         path=name,
         base_offset=base_offset,
@@ -144,13 +154,16 @@ def scan_segment(
         epochs=tuple((epoch, offset) for epoch, offset in epochs),
         fault=None if fault is None else _error(name, fault),
         is_overflow=far,
+        next_of_current=next_of_current,
         produced_bytes=produced,
     )
 
 
 def empty_scan(path: files.StrPath, base_offset: int) -> SegmentScan:
     """What a scan of an empty segment finds."""
-    return SegmentScan(os.fspath(path), base_offset, 0, 0, base_offset, -1, base_offset, b"", b"", (), None, False)
+    return SegmentScan(
+        os.fspath(path), base_offset, 0, 0, base_offset, -1, base_offset, b"", b"", (), None, False, base_offset
+    )
 
 
 def _function() -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from compactd.storage.records.crc import crc32, crc32c
 from compactd.storage.records.varint import MalformedError, read_varint, read_varlong
 
 Fault = tuple[int, int, int, str, tuple[int, int] | None]
-Counts = tuple[int, int, int, int, int]
+Counts = tuple[int, int, int, int, int, int]
 Scanned = tuple[Counts, bytes, bytes, list[tuple[int, int]], bytes, Fault | None, bool]
 
 #: Flags of a producer's batch; MARKED: a control batch whose record is left.
@@ -82,21 +82,24 @@ def scan_segment(
     limit: int | None = None,
     check_crc: bool = True,
     produced_from: int = 0,
+    start_position: int = 0,
 ) -> Scanned:
     """Reads the batches of a `.log` file in order and stops at the first that is damaged, out of order or too far.
 
-    Of producers' batches those that end below `produced_from` are passed by.
-    Returns (valid bytes, next offset, max timestamp, its offset, batches), .index, .timeindex, epochs, producers' batches
+    Of producers' batches those that end below `produced_from` are passed by. `start_position`: of a batch, to begin there.
+    Returns (valid bytes, next offset, max timestamp, its offset, batches, offset after the last batch of magic 2), .index, .timeindex, epochs, producers' batches
     (53 bytes each), fault, and whether the fault is an offset too far from the base. Raises OSError.
     """
     size = Path(path).stat().st_size
     end = size if limit is None else min(limit, size)
     with open(path, "rb", buffering=0) as file:
-        return _scan(file, end, base_offset, interval_bytes, check_crc, produced_from)
+        return _scan(file, end, base_offset, interval_bytes, check_crc, produced_from, start_position)
 
 
-def _scan(file: BinaryIO, end: int, base: int, interval: int, check_crc: bool, produced_from: int) -> Scanned:
-    position, next_offset, batches = 0, base, 0
+def _scan(
+    file: BinaryIO, end: int, base: int, interval: int, check_crc: bool, produced_from: int, position: int
+) -> Scanned:
+    next_offset, next_of_current, batches = base, base, 0
     max_timestamp, offset_of_max = -1, base
     last_entry, latest_epoch, overflow = 0, -1, False
     offset_index, time_index = bytearray(), _TimeIndex(base)
@@ -156,6 +159,8 @@ def _scan(file: BinaryIO, end: int, base: int, interval: int, check_crc: bool, p
             if producer not in producers:
                 producers[producer] = _Producer(events)
             producers[producer].add((position, packed), flags)
+        if magic == 2:
+            next_of_current = last + 1
         if epoch > latest_epoch:
             latest_epoch = epoch
             epochs.append((epoch, first))
@@ -172,7 +177,7 @@ def _scan(file: BinaryIO, end: int, base: int, interval: int, check_crc: bool, p
     for tracked in producers.values():
         tracked.flush()
     produced = b"".join(packed for _, packed in sorted(events))
-    counts = (position, next_offset, max_timestamp, offset_of_max, batches)
+    counts = (position, next_offset, max_timestamp, offset_of_max, batches, next_of_current)
     return counts, bytes(offset_index), bytes(time_index), epochs, produced, fault, overflow
 
 

@@ -55,6 +55,8 @@ struct Scan {
     max_timestamp: i64,
     offset_of_max: i64,
     batches: u64,
+    /// After the last batch of magic 2; the base offset where there is none.
+    next_of_current: i64,
     offset_index: Vec<u8>,
     time_index: Vec<u8>,
     epochs: Vec<(i32, i64)>,
@@ -135,12 +137,12 @@ fn marker(bytes: &[u8]) -> Option<(i16, i32)> {
     Some((kind, i32_at(bytes, at + 2)?))
 }
 
-fn scan(path: &Path, base: i64, interval: u64, limit: Option<u64>, check_crc: bool, produced_from: i64) -> io::Result<Scan> {
+fn scan(path: &Path, base: i64, interval: u64, limit: Option<u64>, check_crc: bool, produced_from: i64, start: u64) -> io::Result<Scan> {
     let file = File::open(path)?;
     let size = file.metadata()?.len();
     let end = limit.map_or(size, |limit| limit.min(size));
     let mut reader = Reader { file, buffer: vec![0; CHUNK.min(end as usize).max(1)], start: 0, filled: 0, end };
-    let mut found = Scan { next_offset: base, max_timestamp: -1, offset_of_max: base, ..Scan::default() };
+    let mut found = Scan { valid_bytes: start, next_offset: base, next_of_current: base, max_timestamp: -1, offset_of_max: base, ..Scan::default() };
     let mut producers: HashMap<i64, Producer> = HashMap::new();
     let (mut last_entry, mut last_time, mut latest_epoch) = (0u64, -1i64, -1i32);
     while found.valid_bytes < reader.end {
@@ -234,6 +236,7 @@ fn scan(path: &Path, base: i64, interval: u64, limit: Option<u64>, check_crc: bo
                 packed.extend_from_slice(&coordinator.to_be_bytes());
                 keep(producers.entry(producer).or_default(), &mut found.events, Event { position, packed }, flags);
             }
+            found.next_of_current = last + 1;
             let epoch = i32_at(&head, 12).unwrap_or(-1);
             if epoch > latest_epoch {
                 latest_epoch = epoch;
@@ -298,7 +301,7 @@ fn flush(producer: &mut Producer, events: &mut Vec<Event>) {
 }
 
 type Scanned<'py> = (
-    (u64, i64, i64, i64, u64),
+    (u64, i64, i64, i64, u64, i64),
     Bound<'py, PyBytes>,
     Bound<'py, PyBytes>,
     Vec<(i32, i64)>,
@@ -309,11 +312,11 @@ type Scanned<'py> = (
 
 /// Reads the batches of a `.log` file in order and stops at the first that is damaged, out of order or too far.
 ///
-/// Of producers' batches those that end below `produced_from` are passed by.
-/// Returns (valid bytes, next offset, max timestamp, its offset, batches), .index, .timeindex, epochs, producers' batches
+/// Of producers' batches those that end below `produced_from` are passed by. `start_position`: of a batch, to begin there.
+/// Returns (valid bytes, next offset, max timestamp, its offset, batches, offset after the last batch of magic 2), .index, .timeindex, epochs, producers' batches
 /// (53 bytes each), fault, and whether the fault is an offset too far from the base. Raises OSError.
 #[pyfunction]
-#[pyo3(signature = (path, base_offset, interval_bytes, limit=None, check_crc=true, produced_from=0))]
+#[pyo3(signature = (path, base_offset, interval_bytes, limit=None, check_crc=true, produced_from=0, start_position=0))]
 pub fn scan_segment<'py>(
     py: Python<'py>,
     path: PathBuf,
@@ -322,14 +325,15 @@ pub fn scan_segment<'py>(
     limit: Option<u64>,
     check_crc: bool,
     produced_from: i64,
+    start_position: u64,
 ) -> PyResult<Scanned<'py>> {
-    let found = py.detach(|| scan(&path, base_offset, interval_bytes, limit, check_crc, produced_from))?;
+    let found = py.detach(|| scan(&path, base_offset, interval_bytes, limit, check_crc, produced_from, start_position))?;
     let mut packed = Vec::with_capacity(found.events.len() * EVENT_SIZE);
     for event in &found.events {
         packed.extend_from_slice(&event.packed);
     }
     Ok((
-        (found.valid_bytes, found.next_offset, found.max_timestamp, found.offset_of_max, found.batches),
+        (found.valid_bytes, found.next_offset, found.max_timestamp, found.offset_of_max, found.batches, found.next_of_current),
         PyBytes::new(py, &found.offset_index),
         PyBytes::new(py, &found.time_index),
         found.epochs,
