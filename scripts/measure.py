@@ -10,6 +10,7 @@ from typing import Any
 from compactd.config.errors import CompactdError, StorageIOError
 from compactd.config.settings import CleanerConfig
 from compactd.scripts.explain import Reason, first_reason, first_reason_when_rolled, policy_reason
+from compactd.scripts.output import human_bytes
 from compactd.scripts.plan import Planned
 from compactd.storage import names
 from compactd.storage.checkpoints import HIGH_WATERMARKS
@@ -20,6 +21,7 @@ from compactd.storage.kernel.interface import CopyStats, Kernel
 from compactd.storage.names import TopicPartition
 from compactd.storage.partition import Partition
 from compactd.storage.records.batch import read_batches, scan_headers
+from compactd.storage.swap import pending_swap_files
 
 Progress = Callable[[int, int], None]
 
@@ -179,6 +181,7 @@ def _measure(
         "firstUncleanableOffset": log.first_uncleanable_offset,
         "firstRecordOffset": _first_record_offset(partition),
     }
+    view.notes.extend(_leftovers(job.directory))
     if job.high_watermark is None:
         view.notes.append(f"there is no {HIGH_WATERMARKS}, so its high watermark is taken to be the log end offset")
     if offsets.force_update_checkpoint:
@@ -189,6 +192,20 @@ def _measure(
     if kernel is not None:
         _measure_keys(view, partition, log, planned, cleaner, options, kernel, progress)
     return view
+
+
+def _leftovers(directory: Path) -> list[str]:
+    """What a clean leaves beside the log: files of an unfinished swap, and replaced ones that wait for their removal."""
+    notes = []
+    if any(not name.endswith(names.DELETED) for name in pending_swap_files(directory)):
+        notes.append("a clean is under way or was interrupted here; the next start or clean finishes or drops it")
+    waiting = [path for path in directory.iterdir() if path.name.endswith(names.DELETED)]
+    size = sum(path.stat().st_size for path in waiting)
+    if size:
+        notes.append(
+            f"{len(waiting)} replaced files ({human_bytes(size)}) wait as .deleted until the broker removes them"
+        )
+    return notes
 
 
 def _measure_keys(

@@ -371,6 +371,17 @@ def test_a_partition_that_vanishes_is_only_a_warning(run: Run, broker: Broker, m
     assert "vanished while it was read" in result.stderr
 
 
+def test_what_a_clean_left_behind_is_named(run: Run, broker: Broker) -> None:
+    directory = broker.partition("t-0", [[batch(0, ("a", "1"), ("a", "2"))]])
+    path = broker.stop()
+    run("clean", *COMPACT, path)
+    (note,) = row(run, *COMPACT, path)["notes"]
+    assert "wait as .deleted until the broker removes them" in note
+    (directory / (names.log_name(0) + ".cleaned")).write_bytes(b"")
+    notes = row(run, *COMPACT, path)["notes"]
+    assert any("a clean is under way or was interrupted here" in note for note in notes)
+
+
 def test_one_partition_directory(run: Run, broker: Broker) -> None:
     for name in ("t-0", "t-1"):
         broker.partition(name, [[batch(0, ("a", "1"))]])
