@@ -11,9 +11,7 @@ from compactd.storage.kernel.reference.validate import NO_KEY, TIMESTAMP, Record
 __all__ = ["NO_KEY", "TIMESTAMP", "RecordError", "Summary", "validate_batch"]
 
 #: See the twin for arguments and result: `storage.kernel.reference.validate`.
-ValidateBatch = Callable[
-    [bytes | bytearray | memoryview, int, int, int, int, int | None, bool, int, int, int], Summary
-]
+ValidateBatch = Callable[[bytes | bytearray | memoryview, int, int, int, int, int | None, bool, int, int, int], Summary]
 
 
 def _choose() -> ValidateBatch:

@@ -1,0 +1,249 @@
+"""Writing a live log's last segment: batches, index entries at Kafka's points, the closed form (LogSegment, LocalLog.roll).
+
+An append that fails half-way is taken back: the file ends again where it ended before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from compactd.config.errors import CompactdError, OffsetOverflowError, StorageIOError
+from compactd.config.settings import TopicConfig
+from compactd.storage import files, names
+from compactd.storage.files import Output
+from compactd.storage.kernel.interface import AbortedTransaction
+from compactd.storage.live_segment import Home, LiveSegment, Resources
+from compactd.storage.open_files import OpenFile
+from compactd.storage.records.batch import BatchHeader
+from compactd.storage.transaction_index import encode_transaction
+
+
+def create_segment(home: Home, base_offset: int, config: TopicConfig, resources: Resources, now_ms: int) -> LiveSegment:
+    """Makes an empty `.log`, at full size where preallocate says so. Index files follow when there is something in them.
+
+    Files of that name that lie around are removed first, as Kafka does; an old index must not describe the new log.
+    """
+    segment = LiveSegment(home, base_offset, config, resources, size=0, created_ms=now_ms)
+    for name in segment.existing_files():
+        files.remove(f"{home.path}/{name}", missing_ok=True)
+    output = files.open_append(segment.path(names.log_name), 0)
+    try:
+        if config.preallocate:
+            output.truncate(config.segment_bytes)
+    except StorageIOError:
+        output.close()
+        raise
+    segment.keep_open(output)
+    segment.offsets.begin()
+    segment.times.begin()
+    segment.set_aborted(())
+    return segment
+
+
+class ActiveSegment:
+    """The one segment of a log that is written. Only the log's owner uses it."""
+
+    def __init__(self, segment: LiveSegment) -> None:
+        self.segment = segment
+        #: In memory only: after a start and after a truncation it begins at 0 (facts 10.4).
+        self.bytes_since_last_entry = 0
+
+    def must_roll(
+        self, config: TopicConfig, incoming_bytes: int, max_timestamp: int, last_offset: int, now_ms: int
+    ) -> bool:
+        """Whether the incoming batches belong in a new segment (LogSegment.shouldRoll; facts 10.5).
+
+        `max_timestamp`, `last_offset`: of the incoming batches; -1 for a timestamp they don't have.
+        """
+        segment = self.segment
+        size = segment.size
+        if size > config.segment_bytes - incoming_bytes:
+            return True
+        if segment.offsets.is_full or segment.times.is_full or not segment.fits(last_offset):
+            return True
+        return size > 0 and self._waited(max_timestamp, now_ms) > longest_ms(config) - segment.roll_jitter_ms
+
+    def _waited(self, max_timestamp: int, now_ms: int) -> int:
+        first = self.segment.first_timestamp()
+        return max_timestamp - first if first >= 0 else now_ms - self.segment.created_ms
+
+    def append(self, data: bytes | bytearray | memoryview, batches: Sequence[BatchHeader]) -> None:
+        """Writes whole batches behind the last one; `batches` are their headers in order (positions are not used).
+
+        OffsetOverflowError: the last one does not fit the segment. StorageIOError: nothing was appended.
+        """
+        segment = self.segment
+        if not segment.fits(batches[-1].last_offset):
+            raise OffsetOverflowError(
+                path=segment.path(names.log_name),
+                offset=batches[-1].last_offset,
+                base_offset=segment.base_offset,
+                source=0,
+            )
+        position = segment.size
+        held = segment.acquire_writable()
+        try:
+            assert held.output is not None
+            held.output.write(data)
+        except StorageIOError:
+            self._take_back(held, position)
+            raise
+        finally:
+            held.release()
+        interval, since, largest = segment.index_interval_bytes, self.bytes_since_last_entry, segment.largest
+        for batch in batches:
+            if batch.max_timestamp > largest[0]:
+                segment.largest = largest = (batch.max_timestamp, batch.last_offset)
+            if since > interval:
+                segment.offsets.append(batch.last_offset, position)
+                segment.times.maybe_append(*largest)
+                since = 0
+            since += batch.size
+            position += batch.size
+        self.bytes_since_last_entry = since
+        if segment.size == 0:
+            segment.note_first_timestamp(batches[0].max_timestamp)
+        segment.size = position
+
+    def _take_back(self, held: OpenFile, size: int) -> None:
+        with contextlib.suppress(CompactdError):
+            assert held.output is not None
+            held.output.truncate(size)
+            held.output.seek(size)
+
+    def add_aborted(self, transactions: Iterable[AbortedTransaction]) -> None:
+        """Appends to the transaction index, which is made with its first entry."""
+        added = tuple(transactions)
+        if not added:
+            return
+        known = self.segment.aborted()
+        content = b"".join(encode_transaction(each) for each in added)
+        with files.open_append(
+            self.segment.path(names.transaction_index_name), len(known) * len(content) // len(added)
+        ) as output:
+            output.write(content)
+        self.segment.set_aborted(known + added)
+
+    def close_form(self, config: TopicConfig) -> None:
+        """Brings the files to the form of a closed segment: last time entry, both indexes as long as their entries, no
+        preallocated tail (LogSegment.onBecomeInactiveSegment). More may be appended all the same.
+        """
+        segment = self.segment
+        segment.times.maybe_append(*segment.largest, closing=True)
+        segment.offsets.write_out()
+        segment.times.write_out()
+        if config.preallocate:
+            held = segment.acquire_writable()
+            try:
+                assert held.output is not None
+                held.output.truncate(segment.size)
+            finally:
+                held.release()
+
+    def truncate_to(self, offset: int, now_ms: int) -> None:
+        """Cuts batches that end at or above `offset`, index entries and aborted transactions too (LogSegment.truncateTo)."""
+        segment = self.segment
+        found = segment.locate(offset)
+        largest_known = segment.largest[0] >= 0
+        segment.offsets.truncate_to(offset)
+        segment.times.truncate_to(offset)
+        self._truncate_aborted(offset)
+        if found is not None:
+            # Readers go no further before the bytes leave.
+            segment.size = found.position
+            held = segment.acquire_writable()
+            try:
+                assert held.output is not None
+                held.output.truncate(found.position)
+                held.output.seek(found.position)
+            finally:
+                held.release()
+        if segment.size == 0:
+            segment.created_ms = now_ms
+            segment.note_first_timestamp(None)
+        self.bytes_since_last_entry = 0
+        if largest_known:
+            segment.largest = self._largest_left()
+
+    def _truncate_aborted(self, offset: int) -> None:
+        known = self.segment.aborted()
+        kept = tuple(each for each in known if each.last_offset < offset)
+        if len(kept) < len(known):
+            size = sum(len(encode_transaction(each)) for each in kept)
+            files.truncate(self.segment.path(names.transaction_index_name), size)
+            self.segment.set_aborted(kept)
+
+    def _largest_left(self) -> tuple[int, int]:
+        """The last time entry, or what the batches after it hold (LogSegment.readLargestTimestamp)."""
+        largest = self.segment.times.last_entry
+        _, position = self.segment.offsets.lookup(largest[1])
+        for header in self.segment.headers(position):
+            if header.max_timestamp > largest[0]:
+                largest = (header.max_timestamp, header.last_offset)
+        return largest
+
+
+@dataclass(slots=True)
+class FlushJob:
+    """What has to be fsynced so that the log is durable up to `offset`. `run` may be called in any thread.
+
+    It holds the files open: neither an append nor a swap, a deletion or a rename of the directory comes in its way.
+    """
+
+    #: The recovery point once it is done.
+    offset: int
+    logs: list[OpenFile] = field(default_factory=list)
+    #: Indexes, transaction indexes, producer snapshots.
+    others: list[Output] = field(default_factory=list)
+    #: The directory, if files were made in it.
+    directory: str | None = None
+    #: What the files belong to.
+    segments: list[LiveSegment] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Fsyncs everything. StorageIOError: what was acknowledged may be lost, and the log must not go on."""
+        for held in self.logs:
+            assert held.output is not None
+            held.output.sync()
+        for output in self.others:
+            output.sync()
+        if self.directory is not None:
+            files.fsync_dir(self.directory)
+
+    def close(self) -> None:
+        """Gives the files back."""
+        for held in self.logs:
+            held.release()
+        for output in self.others:
+            with contextlib.suppress(StorageIOError):
+                output.close()
+        self.logs, self.others = [], []
+
+
+def files_to_sync(segment: LiveSegment) -> tuple[OpenFile, list[Output]]:
+    """The segment's files, written out and open, for a FlushJob."""
+    segment.offsets.write_out()
+    segment.times.write_out()
+    others: list[Output] = []
+    held = segment.acquire_writable()
+    try:
+        paths = [segment.path(names.offset_index_name), segment.path(names.time_index_name)]
+        if segment.aborted():
+            paths.append(segment.path(names.transaction_index_name))
+        for path in paths:
+            others.append(files.open_existing(path))
+    except BaseException:
+        held.release()
+        for output in others:
+            output.close()
+        raise
+    return held, others
+
+
+def longest_ms(config: TopicConfig) -> int:
+    """How long a segment may go on: segment.ms, or less where max.compaction.lag.ms wants it cleaned earlier."""
+    if config.compact and config.max_compaction_lag_ms > 0:
+        return min(config.max_compaction_lag_ms, config.segment_ms)
+    return config.segment_ms

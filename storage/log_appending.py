@@ -1,0 +1,296 @@
+"""Appending to a live log, rolling and flushing it (UnifiedLog.append, roll, flush; facts 10)."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from compactd.config.errors import (
+    CorruptMessageError,
+    FaultError,
+    InvalidRecordError,
+    RecordListTooLargeError,
+    StorageIOError,
+    UnexpectedOffsetError,
+)
+from compactd.storage.active_segment import FlushJob
+from compactd.storage.live_segment import LiveSegment
+from compactd.storage.log_reading import LogReading
+from compactd.storage.producer_append import Origin, ProducerChanges
+from compactd.storage.records.batch import Batch, BatchHeader
+from compactd.storage.records.builder import control_batch
+from compactd.storage.records.control import EndTransactionMarker, parse_end_transaction
+from compactd.storage.records.varint import MalformedError
+from compactd.storage.time_index import LARGEST_RELATIVE
+from compactd.storage.validator import AppendRules, Buffer, read_batches_of, validate_for_leader
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What an append did. Offsets absolute; -1 where nothing was appended."""
+
+    first_offset: int
+    last_offset: int
+    #: Largest record timestamp in ms, -1 for none.
+    max_timestamp: int
+    #: Timestamp given to every record by a topic of type LogAppendTime; of a duplicate its batch's; else -1.
+    log_append_time: int
+    log_start_offset: int
+    #: The producer had sent this before: nothing was written, the offsets are those of then.
+    duplicate: bool = False
+    #: flush.messages asks for a flush before this is acknowledged.
+    flush_due: bool = False
+
+
+class LogAppending(LogReading):
+    """Adds writing at the end. Only the log's owner calls these methods."""
+
+    def append_as_leader(
+        self,
+        data: Buffer,
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        origin: Origin = Origin.CLIENT,
+        transaction_version: int = 0,
+    ) -> Appended:
+        """Validates batches, gives them offsets and appends them (UnifiedLog.appendAsLeader).
+
+        A bytearray, or a memoryview of one, is changed in place. Raises the refusals of storage.validator and
+        storage.producer_append, RecordListTooLargeError, StorageIOError, LogOfflineError: nothing was appended then.
+        """
+        self._check_open()
+        self._save_topic_id()
+        headers = read_batches_of(data, self.home.path)
+        if not headers:
+            return self._nothing()
+        rules = AppendRules(self.home.path, self.config, origin, now_ms, leader_epoch, self.log_end_offset)
+        valid = validate_for_leader(data, headers, rules)
+        return self._append(
+            valid.data, valid.headers, valid.headers[0].base_offset, valid.max_timestamp, valid.log_append_time, origin,
+            now_ms, transaction_version,
+        )  # fmt: skip
+
+    def append_marker(
+        self,
+        kind: Literal["commit", "abort"],
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        coordinator_epoch: int,
+        leader_epoch: int,
+        now_ms: int,
+        transaction_version: int = 1,
+        timestamp: int | None = None,
+    ) -> Appended:
+        """Appends the marker that ends a producer's transaction (WriteTxnMarkers).
+
+        `transaction_version` 2: the marker has to carry a newer epoch than the data (KIP-1228). Raises
+        InvalidProducerEpochError, TransactionCoordinatorFencedError, and what `append_as_leader` raises.
+        """
+        batch = control_batch(
+            kind,
+            0,
+            now_ms if timestamp is None else timestamp,
+            producer_id,
+            producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+        )
+        return self.append_as_leader(
+            bytearray(batch),
+            leader_epoch=leader_epoch,
+            now_ms=now_ms,
+            origin=Origin.COORDINATOR,
+            transaction_version=transaction_version,
+        )
+
+    def append_as_follower(self, data: Buffer, *, leader_epoch: int = LARGEST_RELATIVE, now_ms: int) -> Appended:
+        """Appends batches of a leader's log as they are, offsets included (UnifiedLog.appendAsFollower).
+
+        Batches of a later epoch than `leader_epoch`, and a part of one at the end, are left out. Raises
+        CorruptMessageError, UnexpectedOffsetError, RecordListTooLargeError, StorageIOError, LogOfflineError.
+        """
+        self._check_open()
+        self._save_topic_id()
+        headers = []
+        for header in read_batches_of(data, self.home.path):
+            if header.leader_epoch > leader_epoch:
+                break
+            _check_replicated(data, header, headers[-1] if headers else None, self.home.path)
+            headers.append(header)
+        if not headers:
+            return self._nothing()
+        first, last = headers[0], headers[-1]
+        if (first.base_offset if first.magic == 2 else first.last_offset) < self.log_end_offset:
+            raise UnexpectedOffsetError(
+                path=self.home.path,
+                detail=f"they start with offset {first.base_offset}, below the log's end {self.log_end_offset}",
+            )
+        size = last.position + last.size
+        return self._append(
+            data if size == len(data) else memoryview(data)[:size],
+            headers,
+            # Message sets before V2 do not tell their first offset: this is surely not above it.
+            first.base_offset if first.magic == 2 else max(last.last_offset - LARGEST_RELATIVE, 0),
+            max(header.max_timestamp for header in headers),
+            -1,
+            Origin.REPLICATION,
+            now_ms,
+            0,
+        )
+
+    def _append(
+        self,
+        data: Buffer,
+        headers: Sequence[BatchHeader],
+        roll_offset: int,
+        max_timestamp: int,
+        log_append_time: int,
+        origin: Origin,
+        now_ms: int,
+        transaction_version: int,
+    ) -> Appended:
+        local = self.local
+        first, last = headers[0], headers[-1]
+        self._assign_epochs(headers)
+        if len(data) > local.config.segment_bytes:
+            raise RecordListTooLargeError(path=self.home.path, size=len(data), limit=local.config.segment_bytes)
+        if local.active.must_roll(local.config, len(data), max_timestamp, last.last_offset, now_ms):
+            self.roll(roll_offset, now_ms=now_ms)
+        changes: ProducerChanges | None = None
+        for header in headers:
+            if header.producer_id >= 0:
+                if changes is None:
+                    changes = ProducerChanges(self.producers, origin, self.home.path, transaction_version)
+                if origin is Origin.CLIENT and (known := changes.duplicate(header)) is not None:
+                    return Appended(
+                        known.first_offset,
+                        known.last_offset,
+                        known.timestamp,
+                        known.timestamp,
+                        self.log_start_offset,
+                        duplicate=True,
+                        flush_due=known.last_offset >= local.recovery_point and self._wants_flush(),
+                    )
+                changes.add(header, _marker(data, header, self.home.path) if header.is_control else None)
+        local.append(data, headers)
+        if changes is not None:
+            self._apply(changes)
+        self.snapshots.map_end_offset = local.end.offset
+        flush_due = self._wants_flush()
+        if flush_due and not self.group_commit:
+            self.flush(now_ms)
+            flush_due = False
+        return Appended(
+            first.base_offset, last.last_offset, max_timestamp, log_append_time, self.log_start_offset, False, flush_due
+        )
+
+    def _apply(self, changes: ProducerChanges) -> None:
+        """The append is in the log: its effect on producers, transactions and the transaction index."""
+        completed = changes.apply()
+        aborted = [each.as_aborted() for each in completed if each.is_aborted]
+        if aborted:
+            try:
+                self.local.active.add_aborted(aborted)
+            except StorageIOError as error:
+                self.local.failed(error)
+                raise
+        self._note_first_unstable()
+
+    def _assign_epochs(self, headers: Sequence[BatchHeader]) -> None:
+        changed = False
+        for header in headers:
+            if header.magic < 2:
+                changed |= bool(self.epochs.entries)
+                self.epochs.entries.clear()
+            elif header.leader_epoch != self.epochs.latest_epoch and header.leader_epoch >= 0:
+                changed |= self.epochs.assign(header.leader_epoch, header.base_offset)
+        if changed:
+            self._write_epochs()
+
+    def _wants_flush(self) -> bool:
+        return self.local.end.offset - self.local.recovery_point >= self.config.flush_messages
+
+    def _nothing(self) -> Appended:
+        return Appended(-1, -1, -1, -1, self.log_start_offset)
+
+    # ---- rolling and flushing
+
+    def roll(self, expected_offset: int | None = None, *, now_ms: int) -> LiveSegment:
+        """Closes the active segment and starts a new one at the log's end (UnifiedLog.roll; facts 10.5).
+
+        A producer snapshot is taken at the new base; what lies below it is flushed, in the background if there is one.
+        """
+        self._check_open()
+        new, replaced = self.local.roll(expected_offset, now_ms)
+        if replaced:
+            _LOGGER.warning("%s: the empty active segment at %d was made anew", self.home.path, new.base_offset)
+        self.snapshots.advance(new.base_offset)
+        try:
+            snapshot = self.snapshots.take(sync=False)
+        except StorageIOError as error:
+            self.local.failed(error)
+            raise
+        self._follow_log_end()
+        extra = [] if snapshot is None else [os.fspath(self.snapshots.path(snapshot))]
+        job = self.local.flush_job(new.base_offset, whole_active=False, extra=extra)
+        if job is not None:
+            self.local.run_in_background(job)
+        return new
+
+    def flush(self, now_ms: int | None = None) -> None:
+        """Makes everything appended so far durable: one fsync of the active .log, more where segments were rolled."""
+        job = self.flush_job()
+        if job is not None:
+            self.local.run(job)
+            if now_ms is not None:
+                self.last_flush_ms = now_ms
+
+    def flush_job(self) -> FlushJob | None:
+        """`flush` in three steps, so that appends go on while the disk works: this, `job.run()` in any thread, `flushed`.
+
+        None when everything is durable.
+        """
+        self._check_open()
+        return self.local.flush_job(self.log_end_offset, whole_active=False)
+
+    def flushed(self, job: FlushJob, now_ms: int, error: StorageIOError | None = None) -> None:
+        """The job ran, or failed with `error`: then the log takes no more changes."""
+        job.close()
+        if error is not None:
+            self.local.failed(error)
+            return
+        self.local.flushed(job)
+        self.last_flush_ms = now_ms
+
+    def flush_due(self, now_ms: int) -> bool:
+        """Whether flush.messages or flush.ms asks for a flush now."""
+        if self.recovery_point >= self.log_end_offset:
+            return False
+        return self._wants_flush() or now_ms - self.last_flush_ms >= self.config.flush_ms
+
+
+def _check_replicated(data: Buffer, header: BatchHeader, before: BatchHeader | None, path: str) -> None:
+    try:
+        Batch(header, bytes(data[header.position : header.position + header.size]), path).check()
+    except FaultError as error:
+        raise CorruptMessageError(path=path, detail=str(error)) from None
+    if before is not None and header.last_offset <= before.last_offset:
+        raise UnexpectedOffsetError(path=path, detail=f"offset {header.last_offset} comes after {before.last_offset}")
+
+
+def _marker(data: Buffer, header: BatchHeader, path: str) -> EndTransactionMarker | None:
+    """The marker of a control batch; None where compaction left it without a record."""
+    if header.record_count == 0:
+        return None
+    raw = bytes(memoryview(data)[header.position : header.position + header.size])
+    try:
+        record = Batch(header, raw, path).records()[0]
+        return parse_end_transaction(record.key, record.value)
+    except (FaultError, MalformedError) as error:
+        raise InvalidRecordError(path=path, detail=str(error), record_errors=()) from None

@@ -1,0 +1,127 @@
+"""Reading a live log, from any thread (UnifiedLog.read, fetchOffsetByTimestamp; facts 2.8, 10)."""
+
+from __future__ import annotations
+
+from compactd.config.errors import OffsetOutOfRangeError
+from compactd.storage.kernel.interface import AbortedTransaction
+from compactd.storage.local_log import OffsetPosition, View
+from compactd.storage.log_state import LogState
+from compactd.storage.reader import (
+    Fetched,
+    Isolation,
+    Range,
+    TimestampOffset,
+    aborted_in,
+    collect_aborted_from,
+    find_slice,
+    locate_offset,
+    removed,
+    search_max_timestamp,
+    search_timestamp,
+)
+
+#: Special timestamps of ListOffsets.
+LATEST_TIMESTAMP = -1
+EARLIEST_TIMESTAMP = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL_TIMESTAMP = -4
+#: How often a read starts over because a segment was removed under it.
+_READ_TRIES = 5
+
+
+class LogReading(LogState):
+    """Adds what consumers ask. No method here changes the log."""
+
+    def read(
+        self,
+        offset: int,
+        most_bytes: int,
+        isolation: Isolation = "high_watermark",
+        at_least_one: bool = True,
+    ) -> Fetched:
+        """Bytes of one segment from the batch that holds `offset`, or the next one where compaction left a gap.
+
+        `at_least_one`: the first batch is given even if it has more than `most_bytes`. OffsetOutOfRangeError: below the
+        log's start or above its end. Raises CorruptBatchError, CorruptFileError, StorageIOError.
+        """
+        for attempt in range(_READ_TRIES):
+            try:
+                return self._read(offset, most_bytes, isolation, at_least_one)
+            except FileNotFoundError as error:  # a segment of our view was removed meanwhile
+                if attempt == _READ_TRIES - 1:
+                    raise removed(self.active_segment) from error
+        raise removed(self.active_segment)
+
+    def _read(self, offset: int, most_bytes: int, isolation: Isolation, at_least_one: bool) -> Fetched:
+        view, end, start = self.local.view, self.local.end, self.log_start_offset
+        high_watermark, stable = self._high_watermark.offset, self.last_stable_offset
+        if offset < start or offset > end.offset:
+            raise OffsetOutOfRangeError(
+                path=self.home.path, offset=offset, detail=f"starts at {start} and ends at {end.offset}"
+            )
+        upper = self._upper(view, end, isolation)
+        fetched = Fetched(Range(None, 0, 0), offset, upper.segment_base, start, high_watermark, stable)
+        if isolation == "committed":
+            fetched.aborted = []
+        if offset >= upper.offset:
+            return fetched
+        where = find_slice(view, offset, most_bytes, at_least_one, upper)
+        if where is None:
+            return fetched
+        segment = view.segments[where.index]
+        fetched.first_offset = where.first.base_offset
+        fetched.segment_base = segment.base_offset
+        fetched.first_batch_incomplete = where.length < where.first.size
+        if where.length > 0:
+            if isolation == "committed":
+                fetched.aborted = aborted_in(view, where, offset, end.offset)
+            fetched.range = Range(segment.acquire(), where.first.position, where.length)
+        return fetched
+
+    def _upper(self, view: View, end: OffsetPosition, isolation: Isolation) -> OffsetPosition:
+        """Where a reader's view ends, with its position."""
+        if isolation == "log_end":
+            return end
+        mark = self._high_watermark
+        unstable = self._first_unstable
+        if isolation == "committed" and unstable is not None and unstable.offset < mark.offset:
+            mark = unstable
+        if mark.offset >= end.offset:
+            return end
+        if mark.position >= 0:
+            return mark
+        found = locate_offset(view, mark.offset)
+        if found.position < 0:
+            return end._replace(offset=mark.offset)
+        # Remembered for the next reader, if the mark has not moved and no swap came between.
+        if view is self.local.view:
+            if mark is self._high_watermark:
+                self._high_watermark = found
+            elif mark is self._first_unstable:
+                self._first_unstable = found
+        return found
+
+    def collect_aborted(self, first_offset: int, upper_offset: int) -> list[AbortedTransaction]:
+        """Aborted transactions that touch offsets from `first_offset` to below `upper_offset`."""
+        view = self.local.view
+        return collect_aborted_from(view, view.floor(first_offset), first_offset, upper_offset)
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """ListOffsets: EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, or the first record that is not older.
+
+        None when no record answers. Raises CorruptBatchError, StorageIOError.
+        """
+        if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+            start, entries = self.log_start_offset, self.epochs.entries
+            return TimestampOffset(-1, start, entries[0][0] if entries and entries[0][1] <= start else -1)
+        if timestamp == LATEST_TIMESTAMP:
+            epoch = self.epochs.latest_epoch
+            return TimestampOffset(-1, self.log_end_offset, -1 if epoch is None else epoch)
+        for _ in range(_READ_TRIES):
+            try:
+                if timestamp == MAX_TIMESTAMP:
+                    return search_max_timestamp(self.local.view)
+                return search_timestamp(self.local.view, timestamp, self.log_start_offset)
+            except FileNotFoundError:
+                continue
+        raise removed(self.active_segment)

@@ -1,0 +1,353 @@
+"""Batches on their way into the log: what is refused, and how offsets are assigned (LogValidator, UnifiedLog; facts 10.1-10.3).
+
+The rule is that nothing is rewritten: base offset, leader epoch and, where it has to be, timestamp type and largest
+timestamp are set in the header, which for V2 lie outside what a client compressed. Records are written anew only for
+another codec (compression.type), for V0 and V1 input, and for inner offsets that are not 0, 1, 2….
+
+Stricter than Kafka on purpose: records of an uncompressed batch whose offsets are not 0, 1, 2… are numbered anew as
+Kafka does in compressed batches; Kafka stores them as they are, and a log with an offset twice can't be compacted.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+from compactd.config.errors import (
+    CorruptBatchError,
+    CorruptMessageError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    MessageTooLargeError,
+    UnsupportedCompressionTypeError,
+)
+from compactd.config.settings import TopicConfig
+from compactd.storage.kernel.validating import NO_KEY, RecordError, validate_batch
+from compactd.storage.producer_append import Origin
+from compactd.storage.records.batch import (
+    CODEC_MASK,
+    CONTROL_MASK,
+    DELETE_HORIZON_MASK,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+    Batch,
+    BatchHeader,
+    read_header,
+)
+from compactd.storage.records.builder import build_batch
+from compactd.storage.records.codecs import Codec
+from compactd.storage.records.crc import crc32c
+from compactd.storage.records.record import Record
+
+Buffer = bytes | bytearray | memoryview
+
+_SMALLEST, _LARGEST = -(2**63), 2**63 - 1
+_BASE_OFFSET = struct.Struct(">q")
+_LEADER_EPOCH = struct.Struct(">i")
+_ATTRIBUTES = struct.Struct(">h")
+_MAX_TIMESTAMP = struct.Struct(">q")
+_CRC = struct.Struct(">I")
+_LEADER_EPOCH_AT, _CRC_AT, _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 12, 17, 21, 35
+#: Errors of single records that a message names.
+_SHOWN = 3
+_KNOWN_ATTRIBUTES = CODEC_MASK | TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK | DELETE_HORIZON_MASK
+_CODECS = {"gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD, "uncompressed": Codec.NONE}
+
+
+@dataclass(slots=True)
+class Validated:
+    """Batches fit to be written."""
+
+    #: Their bytes, offsets assigned.
+    data: Buffer
+    headers: list[BatchHeader]
+    #: Largest record timestamp, -1 for none: what rolling by time looks at.
+    max_timestamp: int
+    #: Timestamp of every record where the topic's type is LogAppendTime; else -1.
+    log_append_time: int = -1
+    #: Whether records were written anew.
+    converted: bool = False
+
+
+@dataclass(slots=True)
+class AppendRules:
+    """What one append is checked against."""
+
+    path: str
+    config: TopicConfig
+    origin: Origin
+    now_ms: int
+    leader_epoch: int
+    #: Of the first record to come.
+    next_offset: int
+
+
+def read_batches_of(data: Buffer, path: str) -> list[BatchHeader]:
+    """Headers of all batches of an append; positions are those in `data`.
+
+    Bytes after the last whole batch are passed by, as a fetch may cut one off. CorruptMessageError for a header that
+    cannot be one, UnsupportedCompressionTypeError.
+    """
+    headers: list[BatchHeader] = []
+    position, end = 0, len(data)
+    while position < end:
+        if end - position < LOG_OVERHEAD + 5:
+            break
+        try:
+            header = read_header(data, position, path)
+        except CorruptBatchError as error:
+            if error.reason.startswith("truncated"):
+                break
+            if error.reason.startswith("unknown compression codec"):
+                raise UnsupportedCompressionTypeError(path=path, detail=error.reason) from None
+            raise CorruptMessageError(path=path, detail=error.reason) from None
+        if header.size > end - position:
+            break
+        headers.append(header)
+        position += header.size
+    return headers
+
+
+def validate_for_leader(data: Buffer, headers: Sequence[BatchHeader], rules: AppendRules) -> Validated:
+    """Checks what a producer or coordinator sent and gives it offsets from `rules.next_offset` on.
+
+    A bytearray, or a memoryview of one, is changed in place; bytes are copied. Raises MessageTooLargeError,
+    CorruptMessageError, InvalidRecordError, InvalidTimestampError.
+    """
+    config = rules.config
+    for header in headers:
+        if header.magic == 2 and rules.origin is Origin.CLIENT and header.base_offset != 0:
+            _refuse(rules, f"its base offset is {header.base_offset}, a producer's has to be 0")
+        _check_size(header.size, rules)
+    first = headers[0]
+    if first.magic < 2 or len(headers) > 1:
+        return _validate_many(data, headers, rules)
+    max_timestamp, consecutive = check_records(data, first, rules)
+    target = target_codec(config, first.codec)
+    if consecutive and (target == first.codec or (first.is_control and not first.codec)):
+        return _assign_in_place(data, first, max_timestamp, rules)
+    return _rebuild([Batch(first, bytes(data[: first.size]), rules.path)], rules, target)
+
+
+def check_records(data: Buffer, header: BatchHeader, rules: AppendRules) -> tuple[int, bool]:
+    """Checks one V2 batch whole: (largest record timestamp, whether its offsets are 0, 1, 2…)."""
+    config = rules.config
+    append_time = header.max_timestamp if header.is_log_append_time else None
+    create_time = config.message_timestamp_type != "LogAppendTime"
+    earliest, latest = _SMALLEST, _LARGEST
+    if create_time:
+        earliest = max(rules.now_ms - config.message_timestamp_before_max_ms, _SMALLEST)
+        latest = min(rules.now_ms + config.message_timestamp_after_max_ms, _LARGEST)
+    if len(data) != header.size:
+        data = memoryview(data)[header.position : header.position + header.size]
+    try:
+        sound, max_timestamp, consecutive, errors = validate_batch(
+            data,
+            header.crc,
+            header.attributes & CODEC_MASK,
+            header.record_count,
+            header.base_timestamp,
+            append_time,
+            config.compact,
+            earliest,
+            latest,
+            config.max_decompressed_message_bytes,
+        )
+    except ValueError as error:
+        _check_header(header, rules)
+        _refuse(rules, str(error))
+    if not sound:
+        raise CorruptMessageError(path=rules.path, detail=f"the stored CRC {header.crc:#010x} is not that of its bytes")
+    _check_header(header, rules)
+    if append_time is not None and not errors and (not create_time or append_time == -1):
+        errors = [(index, 0, append_time) for index in range(header.record_count)]
+    if errors:
+        _refuse_records(errors, earliest, latest, rules)
+    if header.base_offset != 0:
+        consecutive = False
+    return max_timestamp, consecutive
+
+
+def target_codec(config: TopicConfig, source: int) -> int:
+    """The codec that compression.type asks for; "producer" keeps the source's."""
+    return source if config.compression_type == "producer" else int(_CODECS[config.compression_type])
+
+
+def _check_size(size: int, rules: AppendRules) -> None:
+    if size > rules.config.max_message_bytes:
+        raise MessageTooLargeError(path=rules.path, size=size, limit=rules.config.max_message_bytes)
+
+
+def _check_header(header: BatchHeader, rules: AppendRules) -> None:
+    """What a client's header may say (LogValidator.validateBatch)."""
+    if rules.origin is not Origin.CLIENT:
+        return
+    if header.magic == 2:
+        span = header.last_offset - header.base_offset + 1
+        if header.record_count <= 0:
+            _refuse(rules, f"its record count is {header.record_count}")
+        if span != header.record_count:
+            _refuse(
+                rules,
+                f"its offsets {header.base_offset} to {header.last_offset} do not fit its {header.record_count} records",
+            )
+    if header.is_control:
+        _refuse(rules, "clients may not write control records")
+    if header.producer_id >= 0 and header.base_sequence < 0:
+        _refuse(rules, f"its producer {header.producer_id} has the sequence {header.base_sequence}")
+
+
+def _assign_in_place(data: Buffer, header: BatchHeader, max_timestamp: int, rules: AppendRules) -> Validated:
+    """Sets offsets and epoch, and type and largest timestamp where they differ; only then is there a new CRC."""
+    buffer = _writable(data, header.size)
+    base = rules.next_offset
+    _BASE_OFFSET.pack_into(buffer, 0, base)
+    _LEADER_EPOCH.pack_into(buffer, _LEADER_EPOCH_AT, rules.leader_epoch)
+    append_time = rules.config.message_timestamp_type == "LogAppendTime"
+    if append_time:
+        max_timestamp = rules.now_ms
+    crc, attributes = header.crc, header.attributes
+    if header.is_log_append_time != append_time or header.max_timestamp != max_timestamp:
+        attributes &= _KNOWN_ATTRIBUTES & ~TIMESTAMP_TYPE_MASK
+        attributes |= TIMESTAMP_TYPE_MASK if append_time else 0
+        _ATTRIBUTES.pack_into(buffer, _ATTRIBUTES_AT, attributes)
+        _MAX_TIMESTAMP.pack_into(buffer, _MAX_TIMESTAMP_AT, max_timestamp)
+        crc = crc32c(memoryview(buffer)[_ATTRIBUTES_AT:])
+        _CRC.pack_into(buffer, _CRC_AT, crc)
+    assigned = BatchHeader(
+        0,
+        base,
+        header.size,
+        2,
+        crc,
+        attributes,
+        base + header.last_offset - header.base_offset,
+        header.base_timestamp,
+        max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.record_count,
+        rules.leader_epoch,
+    )
+    return Validated(buffer, [assigned], max_timestamp, rules.now_ms if append_time else -1)
+
+
+def _writable(data: Buffer, size: int) -> bytearray | memoryview:
+    if isinstance(data, bytearray) and len(data) == size:
+        return data
+    if isinstance(data, memoryview) and not data.readonly:
+        return data[:size]
+    return bytearray(data[:size])
+
+
+def _validate_many(data: Buffer, headers: Sequence[BatchHeader], rules: AppendRules) -> Validated:
+    """V0 and V1 input, which may be several entries; it becomes one V2 batch."""
+    first = headers[0]
+    source = next((header.codec for header in reversed(headers) if header.codec), 0)
+    batches = []
+    for header in headers:
+        batch = Batch(header, bytes(data[header.position : header.position + header.size]), rules.path)
+        try:
+            batch.check()
+        except CorruptBatchError as error:
+            raise CorruptMessageError(path=rules.path, detail=error.reason) from None
+        batches.append(batch)
+    if len(headers) > 1 and (first.magic == 2 or source):
+        _refuse(rules, f"it holds {len(headers)} batches where one is allowed")
+    if any(header.magic != first.magic for header in headers):
+        _refuse(rules, "its batches have different magic numbers")
+    for batch in batches:
+        _check_header(batch.header, rules)
+        _check_legacy_records(batch, rules)
+    return _rebuild(batches, rules, target_codec(rules.config, source))
+
+
+def _check_legacy_records(batch: Batch, rules: AppendRules) -> None:
+    """Keys and timestamps of V0 and V1 records, as `check_records` does for V2."""
+    config = rules.config
+    create_time = config.message_timestamp_type != "LogAppendTime"
+    earliest = rules.now_ms - config.message_timestamp_before_max_ms
+    latest = rules.now_ms + config.message_timestamp_after_max_ms
+    errors: list[RecordError] = []
+    for index, record in enumerate(_records(batch, rules)):
+        if config.compact and record.key is None:
+            errors.append((index, NO_KEY, record.timestamp))
+        elif create_time and record.timestamp != -1:
+            if not earliest <= record.timestamp <= latest:
+                errors.append((index, 0, record.timestamp))
+        elif batch.header.is_log_append_time:
+            errors.append((index, 0, record.timestamp))
+    if errors:
+        _refuse_records(errors, earliest, latest, rules)
+
+
+def _records(batch: Batch, rules: AppendRules) -> list[Record]:
+    try:
+        return batch.records()
+    except CorruptBatchError as error:
+        raise InvalidRecordError(path=rules.path, detail=error.reason, record_errors=()) from None
+
+
+def _rebuild(batches: Sequence[Batch], rules: AppendRules, codec: int) -> Validated:
+    """All records as one V2 batch of `codec` (LogValidator.buildRecordsAndAssignOffsets)."""
+    config, first = rules.config, batches[0].header
+    append_time = rules.now_ms if config.message_timestamp_type == "LogAppendTime" else None
+    records: list[Record] = []
+    for batch in batches:
+        for record in _records(batch, rules):
+            records.append(record._replace(offset=rules.next_offset + len(records)))
+    if not records:
+        _refuse(rules, "it has no records")
+    data = build_batch(
+        records,
+        base_offset=rules.next_offset,
+        codec=codec,
+        leader_epoch=rules.leader_epoch,
+        producer_id=first.producer_id,
+        producer_epoch=first.producer_epoch,
+        base_sequence=first.base_sequence,
+        transactional=first.is_transactional,
+        log_append_time_ms=append_time,
+        level=compression_level(config, codec),
+    )
+    header = replace(read_header(data, 0, rules.path), position=0)
+    _check_size(header.size, rules)
+    return Validated(data, [header], header.max_timestamp, -1 if append_time is None else append_time, converted=True)
+
+
+def compression_level(config: TopicConfig, codec: int) -> int | None:
+    """The level that the topic sets for the codec of its compression.type; None for those without levels."""
+    return {
+        Codec.GZIP: config.compression_gzip_level,
+        Codec.LZ4: config.compression_lz4_level,
+        Codec.ZSTD: config.compression_zstd_level,
+    }.get(Codec(codec))
+
+
+def _refuse(rules: AppendRules, detail: str) -> NoReturn:
+    raise InvalidRecordError(path=rules.path, detail=detail, record_errors=())
+
+
+def _refuse_records(errors: Sequence[RecordError], earliest: int, latest: int, rules: AppendRules) -> NoReturn:
+    """Refuses the whole batch and names its records (LogValidator.processRecordErrors)."""
+    named = tuple((index, _text(kind, timestamp, earliest, latest)) for index, kind, timestamp in errors)
+    shown = "; ".join(f"record {index}: {text}" for index, text in named[:_SHOWN])
+    more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+    kind = InvalidRecordError if all(error[1] == NO_KEY for error in errors) else InvalidTimestampError
+    raise kind(path=rules.path, detail=shown + more, record_errors=named)
+
+
+def _text(kind: int, timestamp: int, earliest: int, latest: int) -> str:
+    if kind == NO_KEY:
+        return "Compacted topic cannot accept message without key"
+    if kind == 0:
+        return "only the log may set the timestamp type LogAppendTime"
+    return f"timestamp {timestamp} is outside {earliest} to {latest}"
+
+
+assert _MAX_TIMESTAMP_AT + _MAX_TIMESTAMP.size < HEADER_SIZE
