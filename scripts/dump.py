@@ -48,6 +48,8 @@ _SEGMENT_FILES: dict[str, tuple[str, Callable[[Path], Iterator[dict[str, Any]]]]
     names.SNAPSHOT: ("snapshot", dump_files.snapshot_entries),
 }
 _SUFFIXES = (names.DELETED, names.CLEANED, names.SWAP, ".tmp")
+#: A directory of log dirs, a log dir, a partition: no log lies deeper, and a symbolic link may lead in circles.
+_DEEPEST = 3
 #: Bytes of a log, whatever it is called: KRaft's snapshots are logs too.
 _LOG_SUFFIXES = (names.LOG, ".checkpoint")
 
@@ -149,7 +151,7 @@ def command(
         sys.exit(EXIT_FAULTS)
 
 
-def _dump_dir(directory: Path, options: DumpOptions, tally: Tally) -> None:
+def _dump_dir(directory: Path, options: DumpOptions, tally: Tally, depth: int = 0) -> None:
     """Files first, then directories, each by name: segment by segment in offset order."""
     try:
         children = sorted(directory.iterdir(), key=lambda child: (child.is_dir(), child.name))
@@ -157,9 +159,9 @@ def _dump_dir(directory: Path, options: DumpOptions, tally: Tally) -> None:
         return  # a running broker removed it
     for number, child in enumerate(children):
         if child.is_dir():
-            if child.name != names.REMOTE_LOG_INDEX_CACHE:
-                _dump_dir(child, options, tally)
-        elif not _ends_before(children[number + 1 :], child, options.view.from_offset):
+            if child.name != names.REMOTE_LOG_INDEX_CACHE and depth < _DEEPEST:
+                _dump_dir(child, options, tally, depth + 1)
+        elif child.is_file() and not _ends_before(children[number + 1 :], child, options.view.from_offset):
             _dump_file(child, options, tally, named=False)
 
 

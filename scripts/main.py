@@ -8,6 +8,7 @@ Subcommands are imported only when they run, so that `compactd --help` stays qui
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import signal
 import sys
@@ -113,6 +114,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     if arguments is None:
         # Raised, not died of: locks are given up and unfinished files dropped on the way out.
         signal.signal(signal.SIGTERM, _terminate)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # File names may hold what the terminal's encoding has not.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         # Not cli.main(): that would turn a closed pipe into exit code 1 and an interruption into an empty line.
         with cli.make_context("compactd", sys.argv[1:] if arguments is None else arguments) as context:

@@ -33,9 +33,22 @@ _encode = msgspec.json.Encoder().encode
 
 def print_json(fields: Mapping[str, Any], flush: bool = False) -> None:
     """One JSON line on stdout, in UTF-8 whatever the locale. `flush`: a reader waits for it."""
-    sys.stdout.buffer.write(_encode(fields) + b"\n")
+    try:
+        line = _encode(fields)
+    except UnicodeEncodeError:
+        line = _encode(_encodable(fields))
+    sys.stdout.buffer.write(line + b"\n")
     if flush:
         sys.stdout.buffer.flush()
+
+
+def _encodable(value: Any) -> Any:
+    """File names may hold bytes that are no UTF-8: those show as `\\udcff`."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {key: _encodable(item) for key, item in value.items()}
+    return [_encodable(item) for item in value] if isinstance(value, list) else value
 
 
 def print_line(text: str) -> None:

@@ -81,6 +81,11 @@ def make_plan(
             settings[topic] = resolve_topic(topic, given, file_settings, metadata)
             if metadata is None:
                 settings[topic] = _as_kafka_creates(topic, settings[topic])
+            elif topic not in metadata.topics:
+                plan.notes.append(
+                    f"{target.directory}: the cluster's metadata knows no topic {topic}, so its settings are the "
+                    "defaults; a broker sets such a directory aside when it starts."
+                )
         job = _job(target, settings[topic], high_watermark)
         plan.partitions.append(Planned(target, job, settings[topic]))
     return plan

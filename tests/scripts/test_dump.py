@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -423,6 +424,17 @@ def test_nothing_is_changed_and_no_lock_is_taken(compactd: Real, broker: Broker)
     for arguments in (["dump", path], ["dump", "--json", "--records", path]):
         assert compactd(*arguments).returncode == 0
     assert picture(path) == before
+
+
+def test_names_that_are_no_utf8_and_links_in_circles(compactd: Real, tmp_path: Path) -> None:
+    directory = tmp_path / os.fsdecode(b"caf\xe9-0")
+    directory.mkdir()
+    write(directory / names.log_name(0), batch(0, ("a", "1")))
+    (directory / "again").symlink_to(tmp_path)
+    os.mkfifo(directory / names.log_name(7))
+    (entry, *_) = json_lines(compactd("dump", "--json", tmp_path).stdout)
+    assert "caf\\udce9-0" in entry["file"]
+    assert compactd("dump", tmp_path, env={"PYTHONIOENCODING": "ascii:strict"}).returncode == 0
 
 
 def test_files_that_vanish_are_passed_by(run: Run, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

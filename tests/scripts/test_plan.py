@@ -41,6 +41,13 @@ def test_the_clusters_own_metadata_on_another_disk(two_disks: tuple[Path, Path])
         assert not [note for note in plan.notes if "__cluster_metadata-0" in note]
 
 
+def test_a_topic_that_the_metadata_does_not_know_is_named(two_disks: tuple[Path, Path]) -> None:
+    first, second = two_disks
+    (second / "t-0").rename(second / "gone-0")
+    (note,) = make_plan([first, second]).notes
+    assert str(second / "gone-0") in note and "knows no topic gone" in note
+
+
 def test_set_beats_the_metadata(two_disks: tuple[Path, Path]) -> None:
     (planned,) = make_plan(list(two_disks), ["delete.retention.ms=1s"]).partitions
     assert planned.settings.config.delete_retention_ms == 1000
