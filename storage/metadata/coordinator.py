@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from compactd.storage.metadata.encode import encode
 from compactd.storage.metadata.schema import Field, Schema, decode
 from compactd.storage.records.varint import MalformedError
 
@@ -53,6 +54,25 @@ def decode_coordinator_record(
         result["value"], end = decode(record.value, version, value, _INT16.size)
         _whole(value, end, "value")
     return result
+
+
+def encode_coordinator_record(
+    types: Mapping[int, CoordinatorRecord],
+    number: int,
+    key: Mapping[str, Any],
+    version: int = 0,
+    value: Mapping[str, Any] | None = None,
+) -> tuple[bytes, bytes | None]:
+    """Key and value of a record of type `number`, from fields as they are decoded; value None is a tombstone.
+
+    Raises ValueError for an unknown type or version and for fields that don't fit.
+    """
+    record = types.get(number)
+    if record is None:
+        raise ValueError(f"unknown record type {number}")
+    schema = Schema(f"{record.value.name} key", record.key, flexible_since=None)
+    packed = _INT16.pack(number) + encode(schema, 0, key)
+    return packed, None if value is None else _INT16.pack(version) + encode(record.value, version, value)
 
 
 def _int16(data: bytes | None, what: str) -> int:

@@ -1,11 +1,13 @@
-"""Records of the KRaft metadata log: frame, type and version of a value, control records (facts A4 to A6)."""
+"""Records of the KRaft metadata log, both ways: frame, type and version of a value, control records (facts A4 to A6)."""
 
 from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from compactd.storage.metadata.encode import encode, write_uvarint
 from compactd.storage.metadata.kraft_schemas import CONTROL_RECORDS, METADATA_RECORDS
 from compactd.storage.metadata.schema import HIDDEN, decode, read_uvarint
 from compactd.storage.records.varint import MalformedError
@@ -95,3 +97,20 @@ def decode_control_record(key: bytes, value: bytes | None) -> dict[str, Any]:
     if end != len(value):
         raise MalformedError(f"{len(value) - end} bytes are left at the end of {schema.name}")
     return {"type": schema.name, "typeId": number, "version": version, "control": True, "data": data}
+
+
+def encode_metadata_record(api_key: int, version: int, data: Mapping[str, Any]) -> bytes:
+    """The value of a metadata record, frame and body, from fields as `read_body` gives them. Raises ValueError."""
+    schema = METADATA_RECORDS.get(api_key)
+    if schema is None:
+        raise ValueError(f"unknown metadata record type {api_key}")
+    head = write_uvarint(FRAME_VERSION) + write_uvarint(api_key) + write_uvarint(version)
+    return head + encode(schema, version, data)
+
+
+def encode_control_record(number: int, version: int, data: Mapping[str, Any]) -> tuple[bytes, bytes]:
+    """Key and value of a control record of the raft log or a snapshot. Raises ValueError."""
+    schema = CONTROL_RECORDS.get(number)
+    if schema is None:
+        raise ValueError(f"unknown control record type {number}")
+    return _CONTROL_KEY.pack(0, number), _INT16.pack(version) + encode(schema, version, data)
