@@ -1,0 +1,215 @@
+"""What a broker worker asks of the catalogue and what it gets: arguments and results of `workers.messages.CatalogueChange`.
+
+Errors are Kafka's codes and texts (facts: kafka-protocol 9 and 10). Checks that need to know the client, which are those
+of authorisation and of request versions, are the worker's; everything else is decided here.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+#: Topic id "none", as Kafka writes it.
+NO_ID = "A" * 22
+
+
+class ErrorCode(IntEnum):
+    """The codes of Kafka's protocol that the catalogue answers with."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    INVALID_TOPIC_EXCEPTION = 17
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
+    INVALID_REQUEST = 42
+    POLICY_VIOLATION = 44
+    KAFKA_STORAGE_ERROR = 56
+    LOG_DIR_NOT_FOUND = 57
+    TOPIC_DELETION_DISABLED = 73
+    UNKNOWN_TOPIC_ID = 100
+
+
+class ResourceType(IntEnum):
+    """Kinds of resources that have settings in the catalogue (BROKER_LOGGER, 8, is never stored)."""
+
+    TOPIC = 2
+    BROKER = 4
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigOperation(IntEnum):
+    """What IncrementalAlterConfigs may do to a setting."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class Struct(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all."""
+
+
+class NewTopic(Struct):
+    """A topic to create. -1: the broker's default. With `assignments` both numbers must be -1."""
+
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    #: (partition, broker ids) as the client listed them.
+    assignments: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    #: (name, value) as the client listed them; the last of a name counts.
+    configs: tuple[tuple[str, str | None], ...] = ()
+
+
+class CreateTopics(Struct):
+    """All of these, each by itself; those that can be created are created in one batch."""
+
+    topics: tuple[NewTopic, ...]
+    validate_only: bool = False
+
+
+class TopicResult(Struct):
+    """One topic's outcome. On error the numbers are -1; `name` is None where the client gave an unknown id."""
+
+    name: str | None
+    topic_id: str = NO_ID
+    error: int = 0
+    message: str | None = None
+    num_partitions: int = -1
+    replication_factor: int = -1
+
+
+class TopicResults(Struct):
+    results: tuple[TopicResult, ...]
+
+
+class DeleteTopics(Struct):
+    """Topics by (name, NO_ID) or by (None, id), as DeleteTopics v6 lists them."""
+
+    topics: tuple[tuple[str | None, str], ...]
+
+
+class MorePartitions(Struct):
+    """`count`: how many partitions the topic shall have in all. `assignments` None: placed by the catalogue."""
+
+    name: str
+    count: int
+    assignments: tuple[tuple[int, ...], ...] | None = None
+
+
+class CreatePartitions(Struct):
+    topics: tuple[MorePartitions, ...]
+    validate_only: bool = False
+
+
+class ConfigChange(Struct):
+    """One setting. Of the legacy AlterConfigs `operation` is always SET. Unknown operations are passed on as they are."""
+
+    name: str
+    value: str | None
+    operation: int = ConfigOperation.SET
+
+
+class ResourceChange(Struct):
+    """`type`: a ResourceType, or any number that a client sent. `name` of a BROKER: a node id, or "" for the default."""
+
+    type: int
+    name: str
+    configs: tuple[ConfigChange, ...]
+
+
+class AlterConfigs(Struct):
+    """`incremental` False: AlterConfigs, which replaces all settings of each resource."""
+
+    resources: tuple[ResourceChange, ...]
+    incremental: bool = True
+    validate_only: bool = False
+
+
+class ResourceResult(Struct):
+    type: int
+    name: str
+    error: int = 0
+    message: str | None = None
+
+
+class ResourceResults(Struct):
+    """One for each resource, in the order asked."""
+
+    results: tuple[ResourceResult, ...]
+
+
+class AllocateProducerIds(Struct):
+    """Asks for a block of producer ids. Ids of a block that were not used when its holder ends are lost, as in Kafka."""
+
+
+class ProducerIdBlock(Struct):
+    """Ids first .. first + count - 1, handed out to nobody else, ever."""
+
+    first: int
+    count: int
+    error: int = 0
+    message: str | None = None
+
+
+class MoveReplica(Struct):
+    """A partition whose copy in another log dir has caught up: from now on it lies in `log_dir` (a path)."""
+
+    topic_id: str
+    partition: int
+    log_dir: str
+
+
+class AssignLogDirs(Struct):
+    """Records where partitions lie, before the copy takes the original's place (AlterReplicaLogDirs)."""
+
+    moves: tuple[MoveReplica, ...]
+
+
+class MoveResult(Struct):
+    topic_id: str
+    partition: int
+    error: int = 0
+    message: str | None = None
+
+
+class MoveResults(Struct):
+    results: tuple[MoveResult, ...]
+
+
+Arguments = CreateTopics | DeleteTopics | CreatePartitions | AlterConfigs | AllocateProducerIds | AssignLogDirs
+Results = TopicResults | ResourceResults | ProducerIdBlock | MoveResults
+
+#: Operation of a CatalogueChange: its arguments, and its results.
+OPERATIONS: dict[str, tuple[type[Struct], type[Struct]]] = {
+    "create_topics": (CreateTopics, TopicResults),
+    "delete_topics": (DeleteTopics, TopicResults),
+    "create_partitions": (CreatePartitions, TopicResults),
+    "alter_configs": (AlterConfigs, ResourceResults),
+    "allocate_producer_ids": (AllocateProducerIds, ProducerIdBlock),
+    "assign_log_dirs": (AssignLogDirs, MoveResults),
+}
+
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+def to_raw(value: Struct) -> msgspec.Raw:
+    """Arguments or results, as they travel inside a message."""
+    return msgspec.Raw(_ENCODER.encode(value))
+
+
+def arguments_of(operation: str, raw: msgspec.Raw) -> Struct:
+    """Raises KeyError for an unknown operation, msgspec.ValidationError for other content."""
+    return msgspec.msgpack.decode(raw, type=OPERATIONS[operation][0])
+
+
+def results_of(operation: str, raw: msgspec.Raw) -> Struct:
+    """Raises KeyError for an unknown operation, msgspec.ValidationError for other content."""
+    return msgspec.msgpack.decode(raw, type=OPERATIONS[operation][1])
