@@ -1,0 +1,425 @@
+"""What the processes of the daemon say to each other: typed, versioned, never pickled.
+
+One ROUTER socket at the coordinator, one DEALER at each worker, over ipc in a directory of mode 0700. A message is one
+msgspec struct, encoded as MessagePack; its tag names it. A worker's first message is Hello, and nothing is answered before
+the versions match. Requests carry `request_id`; the answer repeats it.
+
+    broker  <-> coordinator   owns partitions: told which, tells sizes and offsets, swaps, lets go, forwards catalogue changes
+    cleaner <-> coordinator   one job at a time under a lease; groups are handed over one by one
+    retention <-> coordinator asks the owner to let go of segments
+    deleter <-> coordinator   removes files and directories when they are due
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from compactd.config.settings import TopicConfig
+
+#: Both sides must say the same; raised with every change of a message.
+VERSION = 1
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Base of all messages."""
+
+
+# ---- every worker
+
+
+class Hello(Message, frozen=True, kw_only=True, tag=True):
+    """Worker to coordinator, first of all."""
+
+    #: "broker", "cleaner", "retention" or "deleter".
+    kind: str
+    #: Number among its kind, from 0.
+    number: int
+    pid: int
+    version: int = VERSION
+
+
+class Welcome(Message, frozen=True, kw_only=True, tag=True):
+    """Coordinator to worker: settings to run with (setting name to value, as config.settings resolved them)."""
+
+    settings: dict[str, str]
+    heartbeat_ms: int = 1000
+    version: int = VERSION
+
+
+class Heartbeat(Message, frozen=True, kw_only=True, tag=True):
+    """Worker to coordinator, from a thread of its own so that it beats while the kernel runs."""
+
+    #: What it is doing, for status.
+    phase: str = "idle"
+
+
+class Reconfigure(Message, frozen=True, kw_only=True, tag=True):
+    """Coordinator to worker: settings that may change while running, with their new values."""
+
+    settings: dict[str, str]
+
+
+class Stop(Message, frozen=True, kw_only=True, tag=True):
+    """Coordinator to worker: finish what is unsafe to leave, say Stopped, end."""
+
+    reason: str
+
+
+class Stopped(Message, frozen=True, kw_only=True, tag=True):
+    """Worker to coordinator: last words. `log_dirs_clean`: broker only, the dirs whose logs all closed without error."""
+
+    log_dirs_clean: tuple[str, ...] = ()
+
+
+class Failed(Message, frozen=True, kw_only=True, tag=True):
+    """Any request that could not be done."""
+
+    request_id: int
+    #: Class name in config.errors, its message, and its fields as text.
+    error: str
+    message: str
+    fields: dict[str, str] = {}
+
+
+# ---- partitions and their owner
+
+
+class PartitionAssignment(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition for a broker worker to own."""
+
+    topic: str
+    partition: int
+    #: 22 characters, Kafka's form.
+    topic_id: str
+    #: Path of the log dir that holds it.
+    log_dir: str
+    config: TopicConfig
+    #: Leader epoch of the catalogue: goes into appended batches.
+    leader_epoch: int
+    #: True: the directory is new and has to be made.
+    is_new: bool = False
+
+
+class AssignPartitions(Message, frozen=True, kw_only=True, tag=True):
+    """Coordinator to broker: own these. Answered by PartitionsReady."""
+
+    request_id: int
+    partitions: tuple[PartitionAssignment, ...]
+    #: Log dirs that were stopped in good order: no recovery.
+    clean_log_dirs: tuple[str, ...] = ()
+
+
+class PartitionsReady(Message, frozen=True, kw_only=True, tag=True):
+    """Broker to coordinator: loaded (and recovered where needed)."""
+
+    request_id: int
+    states: tuple[PartitionState, ...]
+    #: topic-partition to what went wrong.
+    failed: dict[str, str] = {}
+
+
+class ReleasePartitions(Message, frozen=True, kw_only=True, tag=True):
+    """Coordinator to broker: topic deleted. The owner closes the logs and renames the directories to -delete."""
+
+    request_id: int
+    partitions: tuple[str, ...]
+
+
+class PartitionsReleased(Message, frozen=True, kw_only=True, tag=True):
+    """Broker to coordinator: the renamed directories, for the deleter."""
+
+    request_id: int
+    directories: tuple[str, ...]
+
+
+class SegmentState(msgspec.Struct, frozen=True, kw_only=True):
+    """A closed segment, as the choice of what to clean needs it."""
+
+    base_offset: int
+    size: int
+    largest_timestamp: int
+    first_batch_timestamp: int
+
+
+class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
+    """What the coordinator knows of a partition. Sent after load, roll, swap, deletion, and as often as asked."""
+
+    topic: str
+    partition: int
+    log_dir: str
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    recovery_point: int
+    active_base_offset: int
+    active_size: int
+    closed: tuple[SegmentState, ...]
+    #: Producer, first offset of the earliest open transaction, if any.
+    open_transaction: tuple[int, int] | None = None
+
+
+class PartitionStates(Message, frozen=True, kw_only=True, tag=True):
+    """Broker to coordinator: changed states (at most about once a second each)."""
+
+    states: tuple[PartitionState, ...]
+
+
+class ConfigChanged(Message, frozen=True, kw_only=True, tag=True):
+    """Coordinator to broker: new effective topic configs."""
+
+    configs: dict[str, TopicConfig]
+
+
+class LogDirFailed(Message, frozen=True, kw_only=True, tag=True):
+    """Broker (or cleaner) to coordinator, and on to all: this log dir had an I/O error and is offline."""
+
+    log_dir: str
+    reason: str
+
+
+# ---- cleaning
+
+
+class PrepareClean(Message, frozen=True, kw_only=True, tag=True):
+    """Coordinator to broker: what a cleaner needs of this partition. Answered by CleanJob."""
+
+    request_id: int
+    topic: str
+    partition: int
+
+
+class ActiveProducerState(msgspec.Struct, frozen=True, kw_only=True):
+    producer_id: int
+    producer_epoch: int
+    last_data_offset: int | None
+
+
+class SegmentSource(msgspec.Struct, frozen=True, kw_only=True):
+    """A closed, immutable segment of the job."""
+
+    base_offset: int
+    size: int
+    last_modified_ms: int
+
+
+class CleanJob(Message, frozen=True, kw_only=True, tag=True):
+    """Everything a round needs: the owner's view at one moment. Leased to one cleaner at a time."""
+
+    request_id: int
+    topic: str
+    partition: int
+    directory: str
+    config: TopicConfig
+    segments: tuple[SegmentSource, ...]
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    first_dirty_offset: int
+    #: Segment-aligned upper bound of the round.
+    first_uncleanable_offset: int
+    active_producers: tuple[ActiveProducerState, ...]
+    now_ms: int
+    map_memory_bytes: int
+    map_load_factor: float
+
+
+class CleanProgress(Message, frozen=True, kw_only=True, tag=True):
+    """Cleaner to coordinator, about once a second: for status, throttle accounting and the lease."""
+
+    request_id: int
+    phase: str
+    bytes_read: int
+    bytes_written: int
+    records_read: int = 0
+    map_entries: int = 0
+    map_capacity: int = 0
+
+
+class GroupReady(Message, frozen=True, kw_only=True, tag=True):
+    """Cleaner to coordinator, and on to the owner: a group's .cleaned files are whole and fsynced. Answered by GroupSwapped."""
+
+    request_id: int
+    group_id: int
+    topic: str
+    partition: int
+    base_offset: int
+    source_bases: tuple[int, ...]
+
+
+class GroupSwapped(Message, frozen=True, kw_only=True, tag=True):
+    """Owner to coordinator, and on to the cleaner. `accepted` False: the log changed meanwhile, the round is given up."""
+
+    request_id: int
+    group_id: int
+    accepted: bool
+    reason: str = ""
+    #: Files renamed to .deleted, for the deleter.
+    deleted: tuple[str, ...] = ()
+
+
+class CleanDone(Message, frozen=True, kw_only=True, tag=True):
+    """Cleaner to coordinator: the round's outcome. The coordinator writes the checkpoint."""
+
+    request_id: int
+    next_dirty_offset: int
+    #: "cleaned", "aborted", "faulty", "refused" or "failed".
+    outcome: str
+    reason: str = ""
+    #: Error fields (path, position, ...) for the quarantine.
+    fields: dict[str, str] = {}
+    stats: dict[str, float] = {}
+
+
+class AbortClean(Message, frozen=True, kw_only=True, tag=True):
+    """Coordinator to cleaner: give the running round up (topic deleted, policy changed, shutdown)."""
+
+    request_id: int
+    reason: str
+
+
+# ---- retention and deletion
+
+
+class CheckRetention(Message, frozen=True, kw_only=True, tag=True):
+    """Coordinator to retention worker: decide for these states. Answered by RetentionDecided."""
+
+    request_id: int
+    states: tuple[PartitionState, ...]
+    configs: dict[str, TopicConfig]
+    now_ms: int
+
+
+class RetentionDecided(Message, frozen=True, kw_only=True, tag=True):
+    """Retention worker to coordinator: partitions whose owner should run its retention now, with why."""
+
+    request_id: int
+    due: dict[str, str]
+
+
+class LetGo(Message, frozen=True, kw_only=True, tag=True):
+    """Coordinator to owner: apply retention to these partitions. Answered by LetGoDone."""
+
+    request_id: int
+    partitions: tuple[str, ...]
+    now_ms: int
+
+
+class LetGoDone(Message, frozen=True, kw_only=True, tag=True):
+    request_id: int
+    #: Files renamed to .deleted, for the deleter.
+    deleted: tuple[str, ...]
+    failed: dict[str, str] = {}
+
+
+class DeleteLater(Message, frozen=True, kw_only=True, tag=True):
+    """Coordinator to deleter: files (or -delete directories) to remove at `due_ms` (wall clock)."""
+
+    paths: tuple[str, ...]
+    due_ms: int
+
+
+class DeleterState(Message, frozen=True, kw_only=True, tag=True):
+    """Deleter to coordinator, after each change: the queue for status."""
+
+    queued: int
+    queued_bytes: int
+    removed: int
+    next_due_ms: int | None = None
+
+
+class UndoClean(Message, frozen=True, kw_only=True, tag=True):
+    """Coordinator to owner: put the sources of the last clean back while their .deleted files exist."""
+
+    request_id: int
+    topic: str
+    partition: int
+
+
+class UndoDone(Message, frozen=True, kw_only=True, tag=True):
+    request_id: int
+    restored: tuple[str, ...]
+    refused: str = ""
+
+
+class KeepFiles(Message, frozen=True, kw_only=True, tag=True):
+    """Coordinator to deleter: forget these paths (they were put back)."""
+
+    paths: tuple[str, ...]
+
+
+# ---- the catalogue
+
+
+class CataloguePartition(msgspec.Struct, frozen=True, kw_only=True):
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    log_dir: str
+    #: Number of the broker worker that owns it.
+    worker: int
+
+
+class CatalogueTopic(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    topic_id: str
+    partitions: tuple[CataloguePartition, ...]
+    #: Topic-level overrides, as written by whoever set them.
+    configs: dict[str, str]
+
+
+class CatalogueUpdate(Message, frozen=True, kw_only=True, tag=True):
+    """Coordinator to every broker: what changed since `since_offset` of the metadata log (all of it when `full`)."""
+
+    full: bool
+    metadata_offset: int
+    cluster_id: str
+    #: Topics new or changed, whole; names of those that are gone.
+    topics: tuple[CatalogueTopic, ...]
+    deleted: tuple[str, ...] = ()
+    #: Dynamic broker configs: "" (cluster default) or node id to values.
+    broker_configs: dict[str, dict[str, str]] = {}
+    #: Finalized features: name to level.
+    features: dict[str, int] = {}
+    #: Broker workers as Kafka nodes: node id, host, port by worker number.
+    nodes: tuple[tuple[int, str, int], ...] = ()
+
+
+class CatalogueChange(Message, frozen=True, kw_only=True, tag=True):
+    """Broker to coordinator: a client asks for a change. `operation` and `arguments` as coordinator.catalogue defines them."""
+
+    request_id: int
+    #: "create_topics", "delete_topics", "create_partitions", "alter_configs", "allocate_producer_ids".
+    operation: str
+    arguments: msgspec.Raw
+
+
+class CatalogueChanged(Message, frozen=True, kw_only=True, tag=True):
+    """Coordinator to broker: the answer, after the change is fsynced and every broker has been told."""
+
+    request_id: int
+    results: msgspec.Raw
+
+
+AnyMessage = (
+    Hello | Welcome | Heartbeat | Reconfigure | Stop | Stopped | Failed
+    | AssignPartitions | PartitionsReady | ReleasePartitions | PartitionsReleased | PartitionStates | ConfigChanged | LogDirFailed
+    | PrepareClean | CleanJob | CleanProgress | GroupReady | GroupSwapped | CleanDone | AbortClean
+    | CheckRetention | RetentionDecided | LetGo | LetGoDone | DeleteLater | DeleterState | UndoClean | UndoDone | KeepFiles
+    | CatalogueUpdate | CatalogueChange | CatalogueChanged
+)  # fmt: skip
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(AnyMessage)
+
+
+def encode(message: Message) -> bytes:
+    """One frame."""
+    return _ENCODER.encode(message)
+
+
+def decode(frame: bytes) -> Message:
+    """Raises msgspec.ValidationError for anything that is not one of the messages above."""
+    message: Message = _DECODER.decode(frame)
+    return message
