@@ -3,7 +3,7 @@
 use crate::codecs::Codecs;
 use crate::errors::Damage;
 use crate::header::{Header, V2_HEADER};
-use crate::legacy::{self, LegacyRecord};
+use crate::legacy;
 use crate::record::{self, Fields};
 use crate::transactions::Marker;
 
@@ -32,7 +32,6 @@ impl Record {
 #[derive(Default)]
 pub struct Scratch {
     bytes: Vec<u8>,
-    legacy: Vec<LegacyRecord>,
 }
 
 /// Scratch above this is given back after the batch that needed it.
@@ -46,13 +45,9 @@ impl Scratch {
     }
 }
 
-/// The bytes that hold the records: part of the batch, or decompressed into `bytes`.
+/// The bytes that hold the records: part of the batch, or decompressed into `scratch`.
 #[inline]
 pub fn area<'a>(header: &Header, batch: &'a [u8], codecs: &mut Codecs, scratch: &'a mut Scratch) -> Result<&'a [u8], Damage> {
-    decompressed(header, batch, codecs, &mut scratch.bytes)
-}
-
-fn decompressed<'a>(header: &Header, batch: &'a [u8], codecs: &mut Codecs, bytes: &'a mut Vec<u8>) -> Result<&'a [u8], Damage> {
     if header.is_legacy() {
         if header.codec() == 0 {
             return Ok(batch);
@@ -60,30 +55,22 @@ fn decompressed<'a>(header: &Header, batch: &'a [u8], codecs: &mut Codecs, bytes
         let outer = legacy::read_outer(batch)?.fields;
         let inner = batch.get(outer.value..outer.end).filter(|_| outer.value_length >= 0);
         let inner = inner.ok_or("it is compressed and has no value")?;
-        codecs.decompress(header.codec(), header.magic, inner, bytes)?;
-        return Ok(bytes);
+        codecs.decompress(header.codec(), header.magic, inner, &mut scratch.bytes)?;
+        return Ok(&scratch.bytes);
     }
     let records = batch.get(V2_HEADER..).unwrap_or(&[]);
     if header.codec() == 0 || header.record_count == 0 {
         return Ok(records);
     }
-    codecs.decompress(header.codec(), header.magic, records, bytes)?;
-    Ok(bytes)
+    codecs.decompress(header.codec(), header.magic, records, &mut scratch.bytes)?;
+    Ok(&scratch.bytes)
 }
 
-/// Calls `each` with the area and every record in turn. The area is the result.
+/// Calls `each` with every record in turn, all of it checked.
 #[inline(always)]
-pub fn walk<'a>(
-    header: &Header,
-    batch: &'a [u8],
-    codecs: &mut Codecs,
-    scratch: &'a mut Scratch,
-    mut each: impl FnMut(&[u8], &Record),
-) -> Result<&'a [u8], Damage> {
-    let area = decompressed(header, batch, codecs, &mut scratch.bytes)?;
+pub fn walk(header: &Header, area: &[u8], mut each: impl FnMut(&Record)) -> Result<(), Damage> {
     if header.is_legacy() {
-        walk_legacy(header, area, &mut scratch.legacy, each)?;
-        return Ok(area);
+        return walk_legacy(header, area, each);
     }
     let fixed_timestamp = header.is_log_append_time().then_some(header.max_timestamp);
     let last_delta = header.last_offset - header.base_offset;
@@ -97,38 +84,41 @@ pub fn walk<'a>(
         previous = delta;
         at = fields.end;
         let timestamp = fixed_timestamp.unwrap_or(header.base_timestamp.wrapping_add(fields.timestamp_delta));
-        each(area, &Record { offset: header.base_offset + delta, timestamp, fields });
+        each(&Record { offset: header.base_offset + delta, timestamp, fields });
     }
     if at != area.len() {
         return Err(format!("{} bytes follow its last record", area.len() - at).into());
     }
-    Ok(area)
+    Ok(())
 }
 
-fn walk_legacy(header: &Header, area: &[u8], records: &mut Vec<LegacyRecord>, mut each: impl FnMut(&[u8], &Record)) -> Result<(), Damage> {
-    records.clear();
+fn walk_legacy(header: &Header, area: &[u8], mut each: impl FnMut(&Record)) -> Result<(), Damage> {
     if header.codec() == 0 {
-        records.push(legacy::read_outer(area)?);
-    } else {
-        legacy::read_inner(header, area, records)?;
+        each(&legacy::read_outer(area)?);
+        return Ok(());
     }
+    let base = legacy::inner_base(header, area)?;
     // Some clients left the wrapper's offset at 0: then it does not tell the last one.
     let last = if header.last_offset == 0 { i64::MAX } else { header.last_offset };
-    let mut previous = -1;
-    for record in records.iter() {
+    let (mut at, mut previous) = (0, -1);
+    while at < area.len() {
+        let mut record = legacy::read_inner(header, area, at)?;
+        record.offset = record.offset.wrapping_add(base);
         if record.offset <= previous || record.offset > last {
             return Err("the offset of an inner record is out of order or beyond that of its wrapper".into());
         }
         previous = record.offset;
-        each(area, &Record { offset: record.offset, timestamp: record.timestamp, fields: record.fields });
+        at = record.fields.end;
+        each(&record);
     }
     Ok(())
 }
 
 /// What the first record of a control batch says; None for an empty batch. All of its records are checked.
 pub fn marker(header: &Header, batch: &[u8], codecs: &mut Codecs, scratch: &mut Scratch) -> Result<Option<Marker>, Damage> {
+    let area = area(header, batch, codecs, scratch)?;
     let mut first = None;
-    walk(header, batch, codecs, scratch, |area, record| {
+    walk(header, area, |record| {
         first.get_or_insert_with(|| record.key(area).and_then(|key| Some([*key.first()?, *key.get(1)?, *key.get(2)?, *key.get(3)?])));
     })?;
     match first {

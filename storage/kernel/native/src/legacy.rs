@@ -1,19 +1,12 @@
 //! Message formats 0 and 1: single records and compressed wrappers around inner records (facts 2.4).
 
+use crate::batch::Record;
 use crate::errors::Damage;
-use crate::header::{i32_at, i64_at, Header, LOG_OVERHEAD};
+use crate::header::{i32_at, i64_at, Header, CODEC_MASK, LOG_OVERHEAD};
 use crate::record::Fields;
 
-/// One V0/V1 record with absolute offset; the positions of `fields` count from the area it was read from.
-#[derive(Clone, Copy, Debug)]
-pub struct LegacyRecord {
-    pub offset: i64,
-    pub timestamp: i64,
-    pub fields: Fields,
-}
-
 /// Reads the entry at `at` of `area`, all lengths checked. `(record, attributes)`; its offset is as stored.
-fn read_entry(area: &[u8], at: usize) -> Result<(LegacyRecord, u8), Damage> {
+fn read_entry(area: &[u8], at: usize) -> Result<(Record, u8), Damage> {
     let cut = || Damage::from("an inner record is cut short");
     let offset = i64_at(area, at).ok_or_else(cut)?;
     let size = i32_at(area, at + 8).ok_or_else(cut)?;
@@ -42,11 +35,11 @@ fn read_entry(area: &[u8], at: usize) -> Result<(LegacyRecord, u8), Damage> {
         return Err(misfit());
     }
     let fields = Fields { key, key_length, value, value_length, end, ..Fields::default() };
-    Ok((LegacyRecord { offset, timestamp, fields }, attributes))
+    Ok((Record { offset, timestamp, fields }, attributes))
 }
 
 /// The record that the whole `entry` is; for a wrapper its value is the compressed inner record set.
-pub fn read_outer(entry: &[u8]) -> Result<LegacyRecord, Damage> {
+pub fn read_outer(entry: &[u8]) -> Result<Record, Damage> {
     let (record, _) = read_entry(entry, 0)?;
     if record.fields.end != entry.len() {
         return Err("bytes follow its record".into());
@@ -54,30 +47,32 @@ pub fn read_outer(entry: &[u8]) -> Result<LegacyRecord, Damage> {
     Ok(record)
 }
 
-/// Reads the inner records of a wrapper from its decompressed value, with absolute offsets and effective timestamps.
-pub fn read_inner(wrapper: &Header, area: &[u8], records: &mut Vec<LegacyRecord>) -> Result<(), Damage> {
-    let mut at = 0;
+/// The inner record at `at` of a wrapper's decompressed value, its offset as stored, its timestamp the effective one.
+pub fn read_inner(wrapper: &Header, area: &[u8], at: usize) -> Result<Record, Damage> {
+    let (mut record, attributes) = read_entry(area, at)?;
+    if attributes & CODEC_MASK != 0 {
+        return Err("an inner record is compressed itself".into());
+    }
+    // An inner V0 record has no timestamp whatever its wrapper says.
+    if wrapper.is_log_append_time() && area.get(at + 16) == Some(&1) {
+        record.timestamp = wrapper.max_timestamp;
+    }
+    Ok(record)
+}
+
+/// What makes the stored offsets of the inner records absolute. Those of V0 are so already; those of V1 are relative, and
+/// the wrapper has that of the last one, unless its client left it at 0.
+pub fn inner_base(wrapper: &Header, area: &[u8]) -> Result<i64, Damage> {
+    let (mut at, mut last) = (0, None);
     while at < area.len() {
-        let (mut record, attributes) = read_entry(area, at)?;
-        if attributes & crate::header::CODEC_MASK != 0 {
-            return Err("an inner record is compressed itself".into());
-        }
-        // An inner V0 record has no timestamp whatever its wrapper says.
-        if wrapper.is_log_append_time() && area.get(at + 16) == Some(&1) {
-            record.timestamp = wrapper.max_timestamp;
-        }
+        let (record, _) = read_entry(area, at)?;
         at = record.fields.end;
-        records.push(record);
+        last = Some(record.offset);
     }
-    let last = records.last().ok_or("it is compressed and holds no record")?.offset;
-    if wrapper.magic == 1 {
-        // Inner offsets are relative, the wrapper has that of the last one; some clients left the wrapper's at 0.
-        let base = if wrapper.last_offset == 0 { 0 } else { wrapper.last_offset.wrapping_sub(last) };
-        if base >= 0 {
-            for record in records.iter_mut() {
-                record.offset = record.offset.wrapping_add(base);
-            }
-        }
+    let last = last.ok_or("it is compressed and holds no record")?;
+    if wrapper.magic == 0 || wrapper.last_offset == 0 {
+        return Ok(0);
     }
-    Ok(())
+    let base = wrapper.last_offset.checked_sub(last).filter(|&base| base >= 0);
+    Ok(base.ok_or("its last inner offset is beyond that of the wrapper")?)
 }

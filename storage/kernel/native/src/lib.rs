@@ -164,7 +164,7 @@ impl Round {
 #[pymethods]
 impl Round {
     #[new]
-    fn new(fields: SettingsFields) -> PyResult<Round> {
+    fn new(py: Python<'_>, fields: SettingsFields) -> PyResult<Round> {
         let (first_dirty_offset, high_watermark, now_ms, delete_retention_ms, index_interval_bytes, map_memory_bytes, map_load_factor, kafka_map) =
             fields;
         let settings = round::Settings {
@@ -177,7 +177,11 @@ impl Round {
             map_load_factor,
             kafka_map,
         };
-        Ok(Round { state: Some(round::Round::new(settings)?) })
+        let state = round::Round::new(settings).map_err(|error| {
+            let reason = error.to_string();
+            exception(py, KernelError::Io { path: "offset map".into(), action: "reserving its memory", reason }, None)
+        })?;
+        Ok(Round { state: Some(state) })
     }
 
     fn build_map(

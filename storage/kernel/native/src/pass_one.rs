@@ -95,7 +95,8 @@ pub fn build_map(round: &mut Round, sources: &[Source], aborted: &[AbortedTransa
                 outcome.messages_read += header.record_count as u64;
             } else {
                 let mut look = Look { first_dirty, filling: &mut filling, latest_offset: &mut outcome.latest_offset, ordinal: *records, closer: false, full: false };
-                let walked = batch::walk(&header, reader.batch(), &mut round.codecs, &mut round.scratch, |area, record| look.record(area, record));
+                let walked = batch::area(&header, reader.batch(), &mut round.codecs, &mut round.scratch)
+                    .and_then(|area| batch::walk(&header, area, |record| look.record(area, record)));
                 walked.map_err(|damage| source.damaged(&header, damage))?;
                 let Look { ordinal, closer: needed, full, .. } = look;
                 outcome.messages_read += ordinal - *records;

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 
-use crate::batch::{self, Record};
+use crate::batch;
 use crate::errors::{Damage, KernelError, Outcome};
 use crate::header::{Header, V2_HEADER};
 use crate::index::{Indexes, TooFar};
@@ -20,6 +20,27 @@ use crate::varint;
 
 /// Lookups that are prefetched together.
 const AHEAD: usize = 32;
+
+/// Marks of a record: it stays,
+const KEPT: u8 = 1;
+/// it has no value,
+const TOMBSTONE: u8 = 2;
+/// it has no key,
+const KEYLESS: u8 = 4;
+/// and its offset lies in the range that the map speaks of.
+const MAPPED: u8 = 8;
+
+/// A key on its way to be looked up.
+#[derive(Clone, Copy, Default)]
+struct Lookup {
+    print: Fingerprint,
+    /// Of the record in its batch.
+    index: usize,
+    lose_from: u64,
+}
+
+/// Last offset, max timestamp and bytes of a batch that was written.
+type Written = (i64, i64, usize);
 
 #[derive(Clone, Copy, Debug)]
 pub struct ActiveProducer {
@@ -118,8 +139,8 @@ struct Group<'a> {
     stats: Stats,
     source: &'a Source,
     source_index: usize,
-    records: Vec<Record>,
-    keep: Vec<bool>,
+    /// A mark for each record of the batch at hand.
+    marks: Vec<u8>,
     raw: Vec<u8>,
     encoded: Vec<u8>,
 }
@@ -145,8 +166,7 @@ pub fn clean_group(
         stats: Stats::default(),
         source: first,
         source_index: 0,
-        records: Vec::new(),
-        keep: Vec::new(),
+        marks: Vec::new(),
         raw: Vec::new(),
         encoded: Vec::new(),
         round,
@@ -345,7 +365,7 @@ impl Group<'_> {
         } else {
             &mut *out
         };
-        let mut rebuild = Rebuild::new(target, &mut self.encoded, header.base_offset, horizon);
+        let mut rebuild = Rebuild::new(target, &mut self.encoded, Some(header.base_offset), horizon);
         let area = batch::area(header, bytes, &mut round.codecs, &mut round.scratch);
         let thinned = area.and_then(|area| thin_records(header, area, &mut rebuild, |index| round.dirty.dead.get(ordinal + index)));
         let rebuilt = rebuild.done();
@@ -354,7 +374,7 @@ impl Group<'_> {
         self.rewritten(&rebuilt, written)
     }
 
-    fn rewritten(&mut self, rebuilt: &Rebuilt, (last_offset, max_timestamp, size): (i64, i64, usize)) -> Outcome<()> {
+    fn rewritten(&mut self, rebuilt: &Rebuilt, (last_offset, max_timestamp, size): Written) -> Outcome<()> {
         self.stats.batches_rewritten += 1;
         self.stats.messages_written += u64::from(rebuilt.count);
         self.index(rebuilt.last_offset, last_offset, max_timestamp, size)?;
@@ -363,122 +383,131 @@ impl Group<'_> {
 
     /// The whole rule, record by record. Returns how many records there are.
     fn look_into(&mut self, header: &Header, bytes: &[u8], noted: Option<Noted>, verdict: Verdict) -> Outcome<u64> {
-        let source = self.source;
         let mut scratch = std::mem::take(&mut self.round.scratch);
-        let mut records = std::mem::take(&mut self.records);
-        records.clear();
-        let walked = batch::walk(header, bytes, &mut self.round.codecs, &mut scratch, |_, record| records.push(*record));
-        let done = walked.map_err(|damage| source.damaged(header, damage)).and_then(|area| {
-            self.stats.messages_read += records.len() as u64;
-            let tombstone = self.filter(header, area, &records, noted, verdict)?;
-            self.write(header, bytes, area, &records, verdict, tombstone)
-        });
-        self.round.scratch = scratch;
-        let count = records.len() as u64;
-        self.records = records;
-        done.map(|()| count)
-    }
-
-    /// Fills `keep`. True: a tombstone is kept.
-    fn filter(&mut self, header: &Header, area: &[u8], records: &[Record], noted: Option<Noted>, verdict: Verdict) -> Outcome<bool> {
-        self.keep.clear();
-        let count = records.len() as u64;
-        if verdict.discard_records || header.is_control() {
-            self.keep.resize(records.len(), !verdict.discard_records);
-            match (verdict.discard_records, header.is_control()) {
-                (true, true) => self.stats.markers_removed += count,
-                (true, false) => self.stats.aborted += count,
-                _ => {}
-            }
-            return Ok(!verdict.discard_records && records.iter().any(Record::is_tombstone));
-        }
-        let settings = self.round.settings;
-        let latest_offset = self.round.dirty.latest_offset;
-        self.find_dead(header, area, records, noted)?;
-        let retain_tombstones = if header.is_legacy() {
-            self.source.retain_legacy_tombstones
-        } else {
-            header.delete_horizon().is_none_or(|horizon| settings.now_ms < horizon)
+        let done = match batch::area(header, bytes, &mut self.round.codecs, &mut scratch) {
+            Ok(area) => self.filter(header, bytes, area, noted, verdict),
+            Err(damage) => Err(self.source.damaged(header, damage)),
         };
-        let stats = &mut self.stats;
-        let mut tombstone_kept = false;
-        for (record, keep) in records.iter().zip(self.keep.iter_mut()) {
-            let tombstone = record.is_tombstone();
-            stats.tombstones_read += u64::from(tombstone && record.fields.key_length >= 0);
-            if record.offset <= latest_offset {
-                if record.fields.key_length < 0 {
-                    stats.invalid_messages_read += 1;
-                    *keep = false;
-                } else if !*keep {
-                    stats.superseded += 1;
-                } else if tombstone && !retain_tombstones {
-                    stats.tombstones_expired += 1;
-                    *keep = false;
-                }
-            }
-            tombstone_kept |= *keep && tombstone;
-        }
-        Ok(tombstone_kept)
+        self.round.scratch = scratch;
+        done
     }
 
-    /// Fills `keep` with: no later record of the mapped range has the key.
-    fn find_dead(&mut self, header: &Header, area: &[u8], records: &[Record], noted: Option<Noted>) -> Outcome<()> {
-        let round = &*self.round;
-        let (first_dirty, latest_offset) = (round.settings.first_dirty_offset, round.dirty.latest_offset);
-        self.keep.resize(records.len(), true);
-        // Records without an ordinal of their own lose to every record with one at or after this.
-        let mut lookups = [(Fingerprint::default(), 0usize, 0u64); AHEAD];
-        let mut waiting = 0;
-        for (index, record) in records.iter().enumerate() {
-            if record.offset > latest_offset {
-                continue;
-            }
-            let Some(key) = record.key(area) else { continue };
-            let lose_from = if record.offset < first_dirty {
-                0
+    fn filter(&mut self, header: &Header, bytes: &[u8], area: &[u8], noted: Option<Noted>, verdict: Verdict) -> Outcome<u64> {
+        let source = self.source;
+        self.look_up(header, area, noted, verdict).map_err(|damage| source.damaged(header, damage))?;
+        let count = self.marks.len() as u64;
+        self.stats.messages_read += count;
+        if verdict.discard_records {
+            if header.is_control() {
+                self.stats.markers_removed += count;
             } else {
-                match noted {
-                    Some(Noted { skipped: false, ordinal, .. }) => {
-                        self.keep[index] = !round.dirty.dead.get(ordinal + index as u64);
-                        continue;
-                    }
-                    Some(Noted { ordinal, .. }) => ordinal,
-                    None => return Err(self.source.damaged(header, "its records belong to the mapped range but pass one did not read them")),
-                }
-            };
-            let print = round.hasher.fingerprint(key);
-            round.map.prefetch(print);
-            lookups[waiting] = (print, index, lose_from);
-            waiting += 1;
-            if waiting == AHEAD {
-                look_up(round, &lookups, &mut self.keep);
-                waiting = 0;
+                self.stats.aborted += count;
             }
+            self.drop(header, bytes, verdict)?;
+            return Ok(count);
         }
-        look_up(round, &lookups[..waiting], &mut self.keep);
-        Ok(())
-    }
-
-    fn write(&mut self, header: &Header, bytes: &[u8], area: &[u8], records: &[Record], verdict: Verdict, tombstone: bool) -> Outcome<()> {
-        let kept = self.keep.iter().filter(|&&keep| keep).count();
+        let (kept, tombstone) = self.decide(header);
         if kept == 0 {
-            return self.drop(header, bytes, verdict);
+            self.drop(header, bytes, verdict)?;
+            return Ok(count);
         }
         let old_horizon = header.delete_horizon();
         let set_horizon = old_horizon.is_none() && (tombstone || verdict.marker_of_empty_transaction);
-        if kept == records.len() && !header.is_legacy() && !set_horizon {
-            return self.copy(header, bytes, kept as u64);
+        if kept == count && !header.is_legacy() && !set_horizon {
+            self.copy(header, bytes, kept)?;
+            return Ok(count);
         }
         let settings = self.round.settings;
         let horizon = if set_horizon { Some(settings.now_ms.wrapping_add(settings.delete_retention_ms)) } else { old_horizon };
-        let horizon = horizon.filter(|&horizon| horizon >= 0);
         self.output.differ()?;
-        let source = self.source;
-        let written = self.rebuild(header, area, records, horizon).map_err(|damage| source.damaged(header, damage))?;
-        self.rewritten(&written.0, written.1)
+        let written = self.rebuild(header, area, horizon).map_err(|damage| source.damaged(header, damage))?;
+        self.rewritten(&written.0, written.1)?;
+        Ok(count)
     }
 
-    fn rebuild(&mut self, header: &Header, area: &[u8], records: &[Record], horizon: Option<i64>) -> Result<(Rebuilt, (i64, i64, usize)), Damage> {
+    /// Marks every record: what it is, and whether no later record of the mapped range has its key.
+    fn look_up(&mut self, header: &Header, area: &[u8], noted: Option<Noted>, verdict: Verdict) -> Result<(), Damage> {
+        let round = &*self.round;
+        let (first_dirty, latest_offset) = (round.settings.first_dirty_offset, round.dirty.latest_offset);
+        let plain = verdict.discard_records || header.is_control();
+        let marks = &mut self.marks;
+        marks.clear();
+        let mut lookups = [Lookup::default(); AHEAD];
+        let mut waiting = 0;
+        let mut unread = false;
+        batch::walk(header, area, |record| {
+            let index = marks.len();
+            let mut mark = KEPT | if record.is_tombstone() { TOMBSTONE } else { 0 };
+            let key = record.key(area);
+            if plain || record.offset > latest_offset {
+                marks.push(mark | if key.is_none() { KEYLESS } else { 0 });
+                return;
+            }
+            mark |= MAPPED;
+            let Some(key) = key else { return marks.push(mark | KEYLESS) };
+            // A record without an ordinal of its own loses to every record that has one at or after this.
+            let lose_from = match noted {
+                _ if record.offset < first_dirty => 0,
+                Some(Noted { skipped: false, ordinal, .. }) => {
+                    let dead = round.dirty.dead.get(ordinal + index as u64);
+                    return marks.push(if dead { mark & !KEPT } else { mark });
+                }
+                Some(Noted { ordinal, .. }) => ordinal,
+                None => {
+                    unread = true;
+                    0
+                }
+            };
+            marks.push(mark);
+            let print = round.hasher.fingerprint(key);
+            round.map.prefetch(print);
+            lookups[waiting] = Lookup { print, index, lose_from };
+            waiting += 1;
+            if waiting == AHEAD {
+                answer(round, &lookups, marks);
+                waiting = 0;
+            }
+        })?;
+        answer(round, &lookups[..waiting], marks);
+        if unread {
+            return Err("its records belong to the mapped range but pass one did not read them".into());
+        }
+        Ok(())
+    }
+
+    /// Applies the rules for keyless records and tombstones. How many records are kept, and whether a tombstone is.
+    fn decide(&mut self, header: &Header) -> (u64, bool) {
+        let retain_tombstones = if header.is_legacy() {
+            self.source.retain_legacy_tombstones
+        } else {
+            header.delete_horizon().is_none_or(|horizon| self.round.settings.now_ms < horizon)
+        };
+        let control = header.is_control();
+        let stats = &mut self.stats;
+        let (mut kept, mut tombstone_kept) = (0, false);
+        for mark in &mut self.marks {
+            let tombstone = *mark & TOMBSTONE != 0;
+            stats.tombstones_read += u64::from(tombstone && *mark & KEYLESS == 0 && !control);
+            if *mark & MAPPED != 0 {
+                if *mark & KEYLESS != 0 {
+                    stats.invalid_messages_read += 1;
+                    *mark &= !KEPT;
+                } else if *mark & KEPT == 0 {
+                    stats.superseded += 1;
+                } else if tombstone && !retain_tombstones {
+                    stats.tombstones_expired += 1;
+                    *mark &= !KEPT;
+                }
+            }
+            kept += u64::from(*mark & KEPT);
+            tombstone_kept |= tombstone && *mark & KEPT != 0;
+        }
+        (kept, tombstone_kept)
+    }
+
+    /// Writes the kept records as one V2 batch.
+    fn rebuild(&mut self, header: &Header, area: &[u8], horizon: Option<i64>) -> Result<(Rebuilt, Written), Damage> {
+        let horizon = horizon.filter(|&horizon| horizon >= 0);
         let out = self.output.buffer();
         let start = out.len();
         out.resize(start + V2_HEADER, 0);
@@ -489,15 +518,28 @@ impl Group<'_> {
         } else {
             &mut *out
         };
-        let mut kept = records.iter().zip(&self.keep).filter(|(_, &keep)| keep).map(|(record, _)| record).peekable();
-        let base_offset = if header.is_legacy() { kept.peek().map_or(header.base_offset, |first| first.offset) } else { header.base_offset };
+        let base_offset = (!header.is_legacy()).then_some(header.base_offset);
         let mut rebuild = Rebuild::new(target, &mut self.encoded, base_offset, horizon);
-        for record in kept {
-            rebuild.push(area, record)?;
-        }
+        let mut marks = self.marks.iter();
+        let mut pushed = Ok(());
+        batch::walk(header, area, |record| {
+            if marks.next().is_some_and(|mark| mark & KEPT != 0) && pushed.is_ok() {
+                pushed = rebuild.push(area, record);
+            }
+        })?;
+        pushed?;
         let rebuilt = rebuild.done();
         let written = finish(&mut self.round.codecs, header, compressed.then_some(&self.raw), out, start, &rebuilt, horizon.is_some())?;
         Ok((rebuilt, written))
+    }
+}
+
+/// Asks the map for the records of `lookups`.
+fn answer(round: &Round, lookups: &[Lookup], marks: &mut [u8]) {
+    for lookup in lookups {
+        if round.map.get(lookup.print).is_some_and(|ordinal| ordinal >= lookup.lose_from) {
+            marks[lookup.index] &= !KEPT;
+        }
     }
 }
 
@@ -510,19 +552,11 @@ fn finish(
     start: usize,
     rebuilt: &Rebuilt,
     horizon: bool,
-) -> Result<(i64, i64, usize), Damage> {
+) -> Result<Written, Damage> {
     if let Some(raw) = raw {
         codecs.compress(header.codec(), raw, out)?;
     }
     rebuild::write_header(out, start, header, rebuilt, horizon)
-}
-
-fn look_up(round: &Round, lookups: &[(Fingerprint, usize, u64)], keep: &mut [bool]) {
-    for &(print, index, lose_from) in lookups {
-        if round.map.get(print).is_some_and(|ordinal| ordinal >= lose_from) {
-            keep[index] = false;
-        }
-    }
 }
 
 /// Pushes the records that are not dead; they were found whole and canonical in pass one.

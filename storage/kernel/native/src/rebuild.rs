@@ -10,7 +10,7 @@ pub struct Rebuild<'a> {
     /// Where records go: behind the header in the output, or aside when they are compressed afterwards.
     out: &'a mut Vec<u8>,
     scratch: &'a mut Vec<u8>,
-    base_offset: i64,
+    base_offset: Option<i64>,
     base_timestamp: Option<i64>,
     max_timestamp: i64,
     last_offset: i64,
@@ -29,9 +29,9 @@ pub struct Rebuilt {
 }
 
 impl<'a> Rebuild<'a> {
-    /// `horizon` becomes the base timestamp; otherwise the first record's is.
-    pub fn new(out: &'a mut Vec<u8>, scratch: &'a mut Vec<u8>, base_offset: i64, horizon: Option<i64>) -> Rebuild<'a> {
-        Rebuild { out, scratch, base_offset, base_timestamp: horizon, max_timestamp: -1, last_offset: base_offset, count: 0 }
+    /// `horizon` becomes the base timestamp; otherwise the first record's is. So it is with the base offset.
+    pub fn new(out: &'a mut Vec<u8>, scratch: &'a mut Vec<u8>, base_offset: Option<i64>, horizon: Option<i64>) -> Rebuild<'a> {
+        Rebuild { out, scratch, base_offset, base_timestamp: horizon, max_timestamp: -1, last_offset: -1, count: 0 }
     }
 
     /// Timestamp delta of the next record.
@@ -40,6 +40,7 @@ impl<'a> Rebuild<'a> {
         if timestamp < -1 {
             return Err(format!("the record at offset {offset} has the negative timestamp {timestamp} and cannot be written again").into());
         }
+        self.base_offset.get_or_insert(offset);
         let base = *self.base_timestamp.get_or_insert(timestamp);
         self.max_timestamp = self.max_timestamp.max(timestamp);
         self.last_offset = offset;
@@ -62,7 +63,7 @@ impl<'a> Rebuild<'a> {
             return self.push_tail(record.offset, record.timestamp, tail);
         }
         let delta = self.next(record.offset, record.timestamp)?;
-        if !record::push_fields(self.out, self.scratch, area, fields, delta, record.offset - self.base_offset) {
+        if !record::push_fields(self.out, self.scratch, area, fields, delta, record.offset - self.base_offset.unwrap_or(record.offset)) {
             return Err("a record could not be read again".into());
         }
         Ok(())
@@ -73,7 +74,7 @@ impl<'a> Rebuild<'a> {
             base_timestamp: self.base_timestamp.unwrap_or(-1),
             max_timestamp: self.max_timestamp,
             last_offset: self.last_offset,
-            base_offset: self.base_offset,
+            base_offset: self.base_offset.unwrap_or(-1),
             count: self.count,
         }
     }
