@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Protocol
+
 from compactd.config.errors import RefusedError
 from compactd.storage import files, names
-from compactd.storage.partition import Partition
+from compactd.storage.producers import ProducerState
+from compactd.storage.segment import LogSegment
 
 
-def roll_active_segment(partition: Partition) -> None:
+class RollableLog(Protocol):
+    """What a roll asks of a log; Partition and LoadedLog have it."""
+
+    @property
+    def directory(self) -> Path: ...
+    @property
+    def active_segment(self) -> LogSegment: ...
+    @property
+    def log_end_offset(self) -> int: ...
+    @property
+    def producers(self) -> ProducerState: ...
+
+
+def roll_active_segment(partition: RollableLog) -> None:
     """Closes the active segment and starts an empty one at the log end offset, as an orderly stop would leave them.
 
     After an unclean stop the closed segment's indexes are rebuilt from its batches. Raises RefusedError where its end is

@@ -75,12 +75,11 @@ def rebuild_segment_files(
     """
     transactions = None if aborted is None else b"".join(encode_transaction(entry) for entry in aborted)
     wanted: list[tuple[Path, bytes]] = [(segment.time_index_path, scan.time_index)]
-    if transactions:
+    if transactions or (transactions is not None and segment.transaction_index_path.exists()):
+        # Like Kafka's, an index that lost its last entry stays as an empty file.
         wanted.append((segment.transaction_index_path, transactions))
     wanted.append((segment.offset_index_path, scan.offset_index))
     try:
-        if transactions == b"" and segment.transaction_index_path.exists():
-            files.remove(segment.transaction_index_path)
         if all(_trimmed_to(path, content, sync) for path, content in wanted):
             return []
         files.remove(segment.offset_index_path, missing_ok=True)

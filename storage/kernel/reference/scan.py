@@ -87,7 +87,8 @@ def scan_segment(
     """Reads the batches of a `.log` file in order and stops at the first that is damaged, out of order or too far.
 
     Of producers' batches those that end below `produced_from` are passed by. `start_position`: of a batch, to begin there.
-    Returns (valid bytes, next offset, max timestamp, its offset, batches, offset after the last batch of magic 2), .index, .timeindex, epochs, producers' batches
+    Returns (valid bytes, next offset, max timestamp, its offset, batches, offset after the last batch of magic 2), .index,
+    .timeindex, epochs, producers' batches
     (53 bytes each), fault, and whether the fault is an offset too far from the base. Raises OSError.
     """
     size = Path(path).stat().st_size
