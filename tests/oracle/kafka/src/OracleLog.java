@@ -66,7 +66,7 @@ class OracleLog {
             case "state" -> state(a);
             case "producers" -> producers(a);
             case "dump" -> dump(q, a);
-            default -> throw new IllegalArgumentException("unknown op " + op);
+            default -> OracleLive.serve(this, op, q, a);
         }
     }
 
@@ -89,7 +89,7 @@ class OracleLog {
         log.updateHighWatermark(highWatermarkFollows ? log.logEndOffset() : offset.asLong());
     }
 
-    private void appended() throws IOException {
+    void appended() throws IOException {
         if (highWatermarkFollows) log.updateHighWatermark(log.logEndOffset());
     }
 
