@@ -14,7 +14,7 @@ from typing import Any
 
 from compactd.config.errors import CompactdError, OffsetOverflowError, RefusedError, StorageIOError
 from compactd.config.settings import TopicConfig
-from compactd.storage import files
+from compactd.storage import files, names
 from compactd.storage.cleaning.cleanable import (
     LogToClean,
     OffsetsToClean,
@@ -199,18 +199,7 @@ def _clean(
     on_checkpoint: Callable[[int], None],
     report: PartitionReport,
 ) -> None:
-    if pending_swap_files(job.directory):
-        if options.dry_run:
-            report.notes.append(
-                "an interrupted swap lies here; a clean finishes or drops it first, as Kafka's start does"
-            )
-        else:
-            files.check_writable(job.directory)
-            recovery = recover_swap(job.directory)
-            report.notes.append(
-                f"leftovers of an earlier clean: removed {len(recovery.removed)} files, "
-                f"finished the swap of {len(recovery.renamed)}"
-            )
+    _leftovers(job.directory, options.dry_run, report)
     partition = load_partition(job, options.now_ms)
     report.notes.extend(partition.notes)
     report.bytes_before = report.bytes_after = partition.size
@@ -234,6 +223,22 @@ def _clean(
             report.notes.append(f"segment {overflow.base_offset} spanned more than 2^31 offsets and was split")
             partition = load_partition(job, options.now_ms)
     raise RefusedError(path=job.directory, reason="splitting its segments does not end", advice="Report this log.")
+
+
+def _leftovers(directory: Path, dry_run: bool, report: PartitionReport) -> None:
+    """Deals with what an earlier clean left, as Kafka's start does; says so where it was more than `.deleted` files."""
+    pending = pending_swap_files(directory)
+    unfinished = [name for name in pending if not name.endswith(names.DELETED)]
+    if unfinished and dry_run:
+        report.notes.append("an interrupted swap lies here; a clean finishes or drops it first, as Kafka's start does")
+    if not pending or dry_run:
+        return
+    files.check_writable(directory)
+    recovery = recover_swap(directory)
+    if recovery.renamed:
+        report.notes.append(f"finished the swap of an interrupted clean ({len(recovery.renamed)} files)")
+    elif unfinished:
+        report.notes.append(f"dropped the unfinished output of an interrupted clean ({len(unfinished)} files)")
 
 
 def _rounds(
