@@ -236,7 +236,7 @@ def timestamp_warning(
     """What is odd about a segment's largest timestamp; None for nothing."""
     where = f"offset {offset}" if offset is not None else f"segment {base_offset}"
     if timestamp in _SECONDS:
-        text = f"{where} has timestamp {timestamp}, which looks like seconds: as ms it is {now_ms - timestamp} ms old"
+        text = f"{where} has timestamp {timestamp}, which looks like seconds: read as ms it is {_span(now_ms - timestamp)} old"
         return TimestampWarning(LIKE_SECONDS, base_offset, offset, timestamp, text)
     if timestamp <= now_ms:
         return None
@@ -245,7 +245,7 @@ def timestamp_warning(
         code, what = LIKE_MICROSECONDS, ", which looks like microseconds"
     elif timestamp >= _MICROSECONDS.stop:
         code, what = LIKE_NANOSECONDS, ", which looks like nanoseconds"
-    text = f"{where} has timestamp {timestamp}{what}: {timestamp - now_ms} ms in the future, retention waits for it"
+    text = f"{where} has timestamp {timestamp}{what}: {_span(timestamp - now_ms)} in the future, retention waits for it"
     return TimestampWarning(code, base_offset, offset, timestamp, text)
 
 
@@ -281,7 +281,7 @@ def _taken(rule: str, segment: RetainedSegment, config: TopicConfig, state: Rete
         )
     age = state.now_ms - segment.largest_timestamp
     of = "its file's time" if segment.max_timestamp < 0 else "its largest timestamp"
-    return f"goes now: {of} is {age} ms old, more than retention.ms = {config.retention_ms}"
+    return f"goes now: {of} is {_span(age)} old, more than retention.ms = {config.retention_ms}"
 
 
 def _held(
@@ -308,11 +308,25 @@ def _held(
             ahead = segment.largest_timestamp - state.now_ms
             return (
                 HELD_BY_FUTURE_TIMESTAMP,
-                f"stays: its largest timestamp {segment.largest_timestamp} is {ahead} ms in the future",
+                f"stays: its largest timestamp {segment.largest_timestamp} is {_span(ahead)} in the future",
             )
-        reasons.append(f"retention.ms takes it in {(due or 0) - state.now_ms} ms, at {due}")
+        reasons.append(f"retention.ms takes it in {_span((due or 0) - state.now_ms)}")
     if config.retention_bytes >= 0:
         size = sum(each.size for each in segments[number:])
         missing = config.retention_bytes + segment.size - size
         reasons.append(f"retention.bytes takes it when the log has grown by {max(missing, 0)} bytes")
     return NOT_DUE, "stays: " + "; ".join(reasons)
+
+
+def _span(ms: int) -> str:
+    """A length of time in its two largest units; whole ms below a second."""
+    for unit, length, smaller, smaller_length in (
+        ("d", 86_400_000, "h", 3_600_000),
+        ("h", 3_600_000, "min", 60_000),
+        ("min", 60_000, "s", 1000),
+        ("s", 1000, "ms", 1),
+    ):
+        if ms >= length:
+            rest = ms % length // smaller_length
+            return f"{ms // length} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{ms} ms"
