@@ -51,8 +51,8 @@ class OracleLive {
         };
         FetchDataInfo info = log.read(q.get("offset").asLong(), q.get("maxBytes").asInt(), isolation, q.path("minOne").asBoolean(true));
         ByteBuffer buffer = ByteBuffer.allocate(info.records.sizeInBytes());
+        // readInto leaves the buffer ready to be read.
         if (info.records instanceof FileRecords f) f.readInto(buffer, 0);
-        buffer.flip();
         a.put("bytes", Oracle.encode(buffer)).put("firstOffset", info.fetchOffsetMetadata.messageOffset);
         if (info.abortedTransactions.isPresent()) {
             ArrayNode aborted = a.putArray("aborted");
