@@ -91,6 +91,10 @@ class CleaningAbortedError(CompactdError):
     """Cleaning of {path} was stopped: {reason}. Nothing was changed by the unfinished group."""
 
 
+class CleaningStateError(CompactdError):
+    """{topic_partition}: cannot {action}, it is {state}."""
+
+
 class StorageIOError(CompactdError):
     """{path}: {action} failed: {reason}. The partition keeps its last complete state; check the disk, then try again."""
 
