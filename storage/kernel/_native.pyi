@@ -40,3 +40,18 @@ def validate_batch(
     largest_body: int,
     /,
 ) -> tuple[bool, int, bool, list[tuple[int, int, int]]]: ...
+
+# (valid bytes, next offset, max timestamp, its offset, batches, offset after the last batch of magic 2)
+ScannedCounts: TypeAlias = tuple[int, int, int, int, int, int]
+# (position, base offset, last offset, words, (stored CRC, computed CRC))
+ScannedFault: TypeAlias = tuple[int, int, int, str, tuple[int, int] | None]
+
+def scan_segment(
+    path: str,
+    base_offset: int,
+    interval_bytes: int,
+    limit: int | None = None,
+    check_crc: bool = True,
+    produced_from: int = 0,
+    start_position: int = 0,
+) -> tuple[ScannedCounts, bytes, bytes, list[tuple[int, int]], bytes, ScannedFault | None, bool]: ...

@@ -63,8 +63,10 @@ class NativeRound:
             id_: (producer.last_data_offset, producer.producer_epoch) for id_, producer in active_producers.items()
         }
         descriptor = None if output is None else output.fileno()
-        *result, stats = self._round.clean_group(_segments(group), active, descriptor, progress)
-        return GroupResult(*result, CopyStats(*stats))
+        size, offsets, times, transactions, unchanged, stats = self._round.clean_group(
+            _segments(group), active, descriptor, progress
+        )
+        return GroupResult(size, offsets, times, transactions, unchanged, CopyStats(*stats))
 
     def verify(self, sources: Sequence[SourceSegment], progress: Progress | None = None) -> None:
         self._round.verify(_segments(sources), progress)

@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn reads_back_what_it_wrote() {
         for length in [0usize, 1, 100, 65_535, 65_536, 65_537, 300_000] {
-            let data: Vec<u8> = (0..length).map(|i| (i * i >> 7) as u8).collect();
+            let data: Vec<u8> = (0..length).map(|i| ((i * i) >> 7) as u8).collect();
             let (mut packed, mut unpacked) = (Vec::new(), Vec::new());
             assert!(compress(&data, &mut packed));
             assert!(decompress(&packed, 2, &mut unpacked, usize::MAX).is_ok());
