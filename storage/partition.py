@@ -15,7 +15,7 @@ from compactd.config.settings import TopicConfig
 from compactd.storage import names
 from compactd.storage.kernel.interface import ActiveProducer
 from compactd.storage.names import TopicPartition
-from compactd.storage.producers import PRODUCER_EXPIRATION_MS, ProducerState, read_snapshot
+from compactd.storage.producers import PRODUCER_EXPIRATION_MS, CompletedTransaction, ProducerState, read_snapshot
 from compactd.storage.records.batch import Batch, read_batches
 from compactd.storage.records.control import (
     ControlRecordType,
@@ -123,50 +123,81 @@ class Partition:
             ProducerState(producer_expiration_ms, str(directory)),
             notes,
         )
-        partition._load_producers(now_ms, clean_shutdown)
+        if clean_shutdown:
+            partition._load_producers(now_ms)
+        else:
+            partition._recover_producers(now_ms)
         return partition
 
-    def _load_producers(self, now_ms: int, clean_shutdown: bool) -> None:
+    def _load_producers(self, now_ms: int) -> None:
         """The newest usable snapshot, then every batch above it (UnifiedLog.rebuildProducerState; facts 8.4)."""
-        snapshots = sorted(
-            (
-                parsed.base_offset
-                for path in self.directory.iterdir()
-                if (parsed := names.parse_segment_name(path.name))
-                and parsed.kind == names.SNAPSHOT
-                and not parsed.suffix
-            ),
-            reverse=True,
-        )
-        if not snapshots and clean_shutdown:
+        if not self._snapshot_offsets():
             return  # written before snapshots existed, or by nobody with a producer id
-        replay_from = self.log_start_offset
-        for offset in snapshots:
-            if not self.log_start_offset < offset <= self.log_end_offset:
+        for batch in self._batches(self._load_snapshot(self.log_end_offset, now_ms), self.log_end_offset):
+            self._follow(batch)
+
+    def _recover_producers(self, now_ms: int) -> None:
+        """Producers, and the aborted transactions of segments whose files the stop may have kept from the disk (facts 8.3).
+
+        As Kafka's recovery: what a segment's transactions are comes from its own batches and the producers known at its
+        base. A transaction index that is short of an entry would make aborted records look committed, and let them
+        supersede committed ones.
+        """
+        unflushed = [segment for segment in self.segments if not segment.trust_indexes]
+        base = unflushed[0].base_offset
+        for batch in self._batches(self._load_snapshot(base, now_ms), base):
+            self._follow(batch)
+        followed = base
+        for segment in unflushed:
+            if followed <= self.log_start_offset:
+                # Kafka goes on from the snapshot it took where the last segment ended, and none counts up to the log start.
+                self.producers.clear()
+            aborted = []
+            for batch in read_batches(segment.log_path, 0, segment.size) if segment.size else ():
+                completed, followed = self._follow(batch), batch.header.next_offset
+                if completed is not None and completed.is_aborted:
+                    aborted.append(completed.as_aborted())
+            segment.unsaved_aborted = tuple(aborted)
+        # Recovery ends with a snapshot at the log end, and it is that one Kafka loads: without expired producers, and
+        # without the transactions that ended above the high watermark.
+        self.producers.expire(now_ms)
+        self.producers.unreplicated_txns.clear()
+
+    def _snapshot_offsets(self) -> list[int]:
+        """Of all snapshot files, newest first."""
+        parsed = (names.parse_segment_name(path.name) for path in self.directory.iterdir())
+        return sorted((p.base_offset for p in parsed if p and p.kind == names.SNAPSHOT and not p.suffix), reverse=True)
+
+    def _load_snapshot(self, most: int, now_ms: int) -> int:
+        """Takes in the newest usable snapshot up to offset `most`; the offset from which batches have to be followed."""
+        for offset in self._snapshot_offsets():
+            if not self.log_start_offset < offset <= most:
                 continue
-            path = self.directory / names.snapshot_name(offset)
             try:
-                entries = read_snapshot(path)
+                entries = read_snapshot(self.directory / names.snapshot_name(offset))
             except CorruptFileError as error:
                 self.notes.append(f"{error}")
                 continue
             self.producers.load(entries, now_ms)
-            replay_from = offset
-            break
-        self._replay(replay_from)
+            return offset
+        return self.log_start_offset
 
-    def _replay(self, first_offset: int) -> None:
-        if first_offset >= self.log_end_offset:
+    def _follow(self, batch: Batch) -> CompletedTransaction | None:
+        if batch.header.producer_id < 0:
+            return None
+        return self.producers.update(batch.header, end_transaction_marker(batch))
+
+    def _batches(self, first_offset: int, end_offset: int) -> Iterator[Batch]:
+        """Batches from the one that holds `first_offset` on, below `end_offset`."""
+        if first_offset >= end_offset:
             return
         for segment, following in self._segments_from(first_offset):
-            if segment.size == 0:
+            if segment.size == 0 or segment.base_offset >= end_offset:
                 continue
             position = segment.offset_index.lookup(first_offset)[1]
             for batch in read_batches(segment.log_path, position, segment.size):
-                if batch.header.last_offset < first_offset or batch.header.base_offset >= following:
-                    continue
-                if batch.header.producer_id >= 0:
-                    self.producers.update(batch.header, end_transaction_marker(batch))
+                if first_offset <= batch.header.last_offset and batch.header.base_offset < min(following, end_offset):
+                    yield batch
 
     def _segments_from(self, offset: int) -> Iterator[tuple[LogSegment, int]]:
         for position, segment in enumerate(self.segments):

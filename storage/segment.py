@@ -30,7 +30,8 @@ class LogSegment:
     index_interval_bytes: int = 4096
     #: False after an unclean stop for segments at or above the recovery point: Kafka would rebuild their indexes.
     trust_indexes: bool = True
-    #: Set where a full disk kept recovery from writing the transaction index: what the file would hold.
+    #: Set where recovery did not write the transaction index (a full disk, or a view that changes nothing): what the file
+    #: would hold.
     unsaved_aborted: tuple[AbortedTransaction, ...] | None = None
     _offset_index: OffsetIndex | None = field(default=None, repr=False)
     _time_index: TimeIndex | None = field(default=None, repr=False)

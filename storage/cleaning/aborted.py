@@ -10,7 +10,7 @@ from compactd.storage.transaction_index import collect_aborted, read_transaction
 
 
 class AbortedTransactions:
-    """The transaction indexes of one partition, each file read once."""
+    """The transaction indexes of one partition, each file read once; after an unclean stop what recovery would write."""
 
     def __init__(self, segments: Sequence[LogSegment]) -> None:
         self._segments = segments
@@ -24,5 +24,8 @@ class AbortedTransactions:
 
     def _of(self, segment: LogSegment) -> list[AbortedTransaction]:
         if segment.base_offset not in self._entries:
-            self._entries[segment.base_offset] = read_transaction_index(segment.transaction_index_path)
+            recovered = segment.unsaved_aborted
+            self._entries[segment.base_offset] = (
+                read_transaction_index(segment.transaction_index_path) if recovered is None else list(recovered)
+            )
         return self._entries[segment.base_offset]

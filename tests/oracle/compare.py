@@ -23,14 +23,22 @@ class Comparison:
     recompressed: frozenset[int]
 
 
-def compare(before: Path, kafka: Path, ours: Path, times_below: int, loose_codecs: frozenset[int]) -> Comparison:
+def compare(
+    before: Path,
+    kafka: Path,
+    ours: Path,
+    times_below: int,
+    loose_codecs: frozenset[int],
+    only_segments_below: int | None = None,
+) -> Comparison:
     """Compares every file of a partition's directory as Kafka left it and as compactd did, both starting from `before`.
 
     `times_below`: modification times are compared for segments with a base offset below it, those that were cleaned.
     An index that compactd left alone, where Kafka wrote the same bytes anew, may keep its own time: nothing reads it.
     `loose_codecs`: ids of the codecs whose bytes depend on a library that the two sides do not share.
+    `only_segments_below`: leaves everything but the files of segments with a base offset below it out.
     """
-    theirs, mine = _names(kafka), _names(ours)
+    theirs, mine = (_names(directory, only_segments_below) for directory in (kafka, ours))
     found = [f"only Kafka has {name}" for name in sorted(theirs - mine)]
     found += [f"only compactd has {name}" for name in sorted(mine - theirs)]
     recompressed: set[int] = set()
@@ -58,8 +66,16 @@ def compare(before: Path, kafka: Path, ours: Path, times_below: int, loose_codec
 _TIMED = frozenset({names.LOG, names.OFFSET_INDEX, names.TIME_INDEX})
 
 
-def _names(directory: Path) -> set[str]:
-    return {path.name for path in directory.iterdir()}
+def _names(directory: Path, only_segments_below: int | None) -> set[str]:
+    found = {path.name for path in directory.iterdir()}
+    if only_segments_below is None:
+        return found
+    segments = {name: names.parse_segment_name(name) for name in found}
+    return {
+        name
+        for name, parsed in segments.items()
+        if parsed is not None and parsed.kind != names.SNAPSHOT and parsed.base_offset < only_segments_below
+    }
 
 
 def _mtime_ms(path: Path) -> int:

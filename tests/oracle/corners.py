@@ -34,3 +34,9 @@ CORNERS: dict[str, Scenario] = {
         {"index.interval.bytes": 0},
     ),
 }
+
+#: Of a machine that went down with nothing but the .log files on disk.
+LOST_INDEX_CORNERS: dict[str, Scenario] = {
+    # The index entry of the abort, in the active segment, is gone: were a@1 taken for committed, a@0 would be lost with it.
+    "abort known from its marker alone": Scenario((Round((_put(b"a"), Roll(), _put(b"a", 0), Roll(), End(0, False))),)),
+}

@@ -29,6 +29,8 @@ def load(directory: Path, cleaning: Cleaning) -> Partition:
         now_ms=cleaning.image.now_ms,
         log_start_offset=cleaning.image.log_start_offset,
         high_watermark=cleaning.high_watermark,
+        clean_shutdown=cleaning.image.clean_shutdown,
+        recovery_point=cleaning.image.recovery_point,
     )
 
 
@@ -56,6 +58,8 @@ def clean(directory: Path, cleaning: Cleaning, kernel: Kernel) -> PartitionRepor
         image.checkpoint,
         cleaning.high_watermark,
         image.log_start_offset,
+        image.clean_shutdown,
+        image.recovery_point,
     )
     options = CleanOptions(
         now_ms=image.now_ms,

@@ -41,6 +41,18 @@ class Image:
     log_start_offset: int
     #: The cleaner's checkpoint before the round; None: none.
     checkpoint: int | None
+    clean_shutdown: bool = True
+    recovery_point: int = 0
+
+    def opening(self) -> dict[str, Any]:
+        """What Kafka is told when it loads this partition."""
+        return {
+            "config": self.config,
+            "now": self.now_ms,
+            "logStartOffset": self.log_start_offset,
+            "cleanShutdown": self.clean_shutdown,
+            "recoveryPoint": self.recovery_point,
+        }
 
 
 @dataclass(frozen=True)
@@ -62,8 +74,21 @@ class Cleaning:
     error: str | None = None
 
 
-def play(oracle: Oracle, scenario: Scenario, work: Path) -> Iterator[Cleaning]:
-    """Every round of the scenario in turn. `work`: an empty directory; its log dirs stay valid until the next round."""
+@dataclass(frozen=True)
+class Kill:
+    """The broker does not stop in order before a clean."""
+
+    #: The recovery point, in percent of the log.
+    recovery_percent: int
+    #: The machine went down as well: of the segments above the recovery point the .log is on disk and nothing else.
+    indexes_lost: bool
+
+
+def play(oracle: Oracle, scenario: Scenario, work: Path, kill: Kill | None = None) -> Iterator[Cleaning]:
+    """Every round of the scenario in turn. `work`: an empty directory; its log dirs stay valid until the next round.
+
+    `kill`: how the broker stops before each clean; None: in order.
+    """
     log_dir = work / "kafka"
     directory = log_dir / PARTITION
     directory.mkdir(parents=True)
@@ -78,7 +103,8 @@ def play(oracle: Oracle, scenario: Scenario, work: Path) -> Iterator[Cleaning]:
             if "error" in answer:
                 raise OracleError(request, answer)
         start = _raise_start(oracle, writer)
-        oracle.close()
+        end = oracle.state()["logEndOffset"]
+        oracle.request("close" if kill is None else "abandon")
 
         writer.now_ms += step.advance_ms
         set_mtimes(directory, step.mtimes_ms)
@@ -86,13 +112,18 @@ def play(oracle: Oracle, scenario: Scenario, work: Path) -> Iterator[Cleaning]:
         # A broker doesn't open an active segment whose index is longer than it may be.
         limits = (config["segment.index.bytes"], write_config["segment.index.bytes"])
         config["segment.index.bytes"] = max(int(str(limit)) for limit in limits)
-        # A start as the broker's settles the producer snapshots; what lies there then is what both sides begin with.
-        oracle.open(directory, config, now=writer.now_ms, logStartOffset=start)
-        oracle.close()
+        if kill is None:
+            # A start as the broker's settles the producer snapshots; both sides begin with what lies there then.
+            oracle.open(directory, config, now=writer.now_ms, logStartOffset=start)
+            oracle.close()
         before = work / f"before-{number}" / PARTITION
-        shutil.copytree(directory, before)
         image = Image(before, directory, config, writer.now_ms, start, checkpoint)
-        cleaning = _clean(oracle, image, step.clean)
+        if kill is not None:
+            image = replace(image, clean_shutdown=False, recovery_point=end * kill.recovery_percent // 100)
+            if kill.indexes_lost:
+                _lose_indexes(directory, image.recovery_point)
+        shutil.copytree(directory, before)
+        cleaning = _clean(oracle, image, max(start, end - step.clean.high_watermark_back), step.clean)
         if cleaning.stats is not None:
             checkpoint = cleaning.stats["nextDirtyOffset"]
         yield cleaning
@@ -114,6 +145,14 @@ def _raise_start(oracle: Oracle, writer: Writer) -> int:
     return start
 
 
+def _lose_indexes(directory: Path, recovery_point: int) -> None:
+    bases = sorted(int(path.stem) for path in directory.glob("*.log"))
+    floor = max((base for base in bases if base <= recovery_point), default=bases[0])
+    for path in directory.glob("*index"):
+        if int(path.stem) >= floor:
+            path.write_bytes(b"") if path.suffix != ".txnindex" else path.unlink()
+
+
 def set_mtimes(directory: Path, mtimes_ms: Sequence[int]) -> None:
     """Gives the .log files of a partition these times in turn, counted from the start of the scenarios' clock."""
     if not mtimes_ms:
@@ -123,17 +162,15 @@ def set_mtimes(directory: Path, mtimes_ms: Sequence[int]) -> None:
         os.utime(path, ns=(at, at))
 
 
-def _clean(oracle: Oracle, image: Image, step: Clean) -> Cleaning:
-    state = oracle.open(image.after, image.config, now=image.now_ms, logStartOffset=image.log_start_offset)
-    watermark = max(state["logStartOffset"], state["logEndOffset"] - step.high_watermark_back)
-    oracle.high_watermark(watermark)
+def _clean(oracle: Oracle, image: Image, high_watermark: int, step: Clean) -> Cleaning:
+    state = oracle.open(image.after, **image.opening(), highWatermark=high_watermark)
     if step.lost_checkpoint:
         image = replace(image, checkpoint=None)
     cleanable = oracle.cleanable(image.checkpoint)
     cleaning = Cleaning(
         image,
         log_end_offset=state["logEndOffset"],
-        high_watermark=watermark,
+        high_watermark=state["highWatermark"],
         cleanable=cleanable,
         producers=oracle.producers(),
         first_dirty_offset=cleanable["firstDirtyOffset"],

@@ -1,0 +1,303 @@
+"""The same live log twice: Kafka's through the oracle and compactd's, driven with the same operations and bytes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from compactd.config.errors import CompactdError
+from compactd.config.settings import TopicConfig
+from compactd.storage import names
+from compactd.storage.loader import load_log
+from compactd.storage.log import PartitionLog
+from compactd.storage.producer_append import Origin
+from tests.oracle.driver import Answer, Oracle, OracleError, decode, encode, topic_settings
+
+PARTITION = "t-0"
+
+#: Kafka's exceptions and the errors that stand for them here.
+ERRORS = {
+    "RecordTooLargeException": {"MessageTooLargeError"},
+    "RecordBatchTooLargeException": {"RecordListTooLargeError"},
+    "CorruptRecordException": {"CorruptMessageError"},
+    "InvalidRecordException": {"InvalidRecordError"},
+    "RecordValidationException": {"InvalidRecordError", "InvalidTimestampError"},
+    "InvalidTimestampException": {"InvalidTimestampError"},
+    "OutOfOrderSequenceException": {"OutOfOrderSequenceError"},
+    "InvalidProducerEpochException": {"InvalidProducerEpochError"},
+    "InvalidTxnStateException": {"InvalidTransactionStateError"},
+    "TransactionCoordinatorFencedException": {"TransactionCoordinatorFencedError"},
+    "UnexpectedAppendOffsetException": {"UnexpectedOffsetError"},
+    "OffsetsOutOfOrderException": {"UnexpectedOffsetError"},
+    "OffsetOutOfRangeException": {"OffsetOutOfRangeError"},
+}
+
+
+@dataclass
+class Twins:
+    """Both logs. Every operation goes to both, and both have to answer the same, or refuse for the same reason."""
+
+    oracle: Oracle
+    root: Path
+    config: dict[str, object]
+    now_ms: int
+    log: PartitionLog | None = None
+    #: What the checkpoints of a log dir would say.
+    recovery_point: int = 0
+    log_start_offset: int = 0
+    #: Whether the high watermark goes along with the log's end, as on a single broker.
+    follows: bool = True
+    history: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for side in (self.kafka_dir, self.our_dir):
+            shutil.rmtree(side.parent, ignore_errors=True)
+            side.parent.mkdir(parents=True)
+        self.oracle.open(self.kafka_dir, self.config, now=self.now_ms)
+        self.log = PartitionLog.create(self.our_dir, self._our_config(), now_ms=self.now_ms)
+        self.compare_state()
+
+    @property
+    def kafka_dir(self) -> Path:
+        return self.root / "kafka" / PARTITION
+
+    @property
+    def our_dir(self) -> Path:
+        return self.root / "ours" / PARTITION
+
+    @property
+    def ours(self) -> PartitionLog:
+        assert self.log is not None
+        return self.log
+
+    def _our_config(self) -> TopicConfig:
+        return TopicConfig.from_strings(topic_settings(self.config), "test")
+
+    # ---- operations
+
+    def lead(
+        self, batch: bytes, *, leader_epoch: int = 0, origin: str = "client", tv: int | None = None
+    ) -> Answer | None:
+        """A produce; None when both refused it."""
+        fields: dict[str, Any] = {"bytes": encode(batch), "leaderEpoch": leader_epoch, "origin": origin}
+        if tv is not None:
+            fields["tv"] = tv
+
+        def mine() -> Answer:
+            done = self.ours.append_as_leader(
+                batch,
+                leader_epoch=leader_epoch,
+                now_ms=self.now_ms,
+                origin=Origin(origin),
+                transaction_version=(0 if origin == "client" else 1) if tv is None else tv,
+            )
+            self._appended()
+            return {
+                "firstOffset": done.first_offset,
+                "lastOffset": done.last_offset,
+                "logStartOffset": done.log_start_offset,
+                "logAppendTime": done.log_append_time,
+                **({} if done.duplicate else {"maxTimestamp": done.max_timestamp}),
+            }
+
+        return self._both("lead", fields, mine)
+
+    def follow(self, batches: bytes) -> None:
+        """A replica's append, offsets as they are."""
+
+        def mine() -> Answer:
+            self.ours.append_as_follower(batches, now_ms=self.now_ms)
+            self._appended()
+            return {}
+
+        self._both("appendRaw", {"bytes": encode(batches)}, mine)
+
+    def _appended(self) -> None:
+        if self.follows:
+            self.ours.update_high_watermark(self.ours.log_end_offset)
+
+    def boundaries(self) -> list[int]:
+        """Base offsets of all batches, and the log's end: where a high watermark may be.
+
+        Of one inside a batch Kafka makes the batch's base offset at the next fetch.
+        """
+        log = self.ours
+        found = [header.base_offset for segment in log.segments for header in segment.headers()]
+        return [offset for offset in found if offset >= log.log_start_offset] + [log.log_end_offset]
+
+    def high_watermark(self, offset: int | None) -> None:
+        """Sets it, and keeps appends from moving it; None: it is at the log's end, and follows it."""
+        self.follows = offset is None
+        target = self.ours.log_end_offset if offset is None else offset
+        self.simple("highWatermark", lambda: self.ours.update_high_watermark(target), offset=offset)
+
+    def simple(self, op: str, run: Callable[[], object], **fields: Any) -> Answer | None:
+        """An operation whose answer does not matter beyond the state after it."""
+
+        def mine() -> Answer:
+            run()
+            self.ours.save()  # Kafka's background writes happen at once here
+            return {}
+
+        return self._both(op, fields, mine)
+
+    def _both(self, op: str, fields: dict[str, Any], mine: Callable[[], Answer]) -> Answer | None:
+        self.history.append(f"{op} { ({k: v for k, v in fields.items() if k != 'bytes'}) } at {self.now_ms}")
+        theirs: Answer | None = None
+        refused: str | None = None
+        reason = ""
+        try:
+            theirs = self.oracle.request(op, now=self.now_ms, **fields)
+        except OracleError as error:
+            refused, reason = error.kind, error.message
+        try:
+            answer = mine()
+        except CompactdError as error:
+            assert refused is not None, f"only compactd refused: {error!r} after\n{self.story()}"
+            allowed = ERRORS.get(refused, set())
+            assert type(error).__name__ in allowed, f"Kafka: {refused} {reason}; compactd: {error!r}"
+            self.compare_state()
+            return None
+        assert refused is None, f"only Kafka refused: {refused} {reason} after\n{self.story()}"
+        assert theirs is not None
+        for key, value in answer.items():
+            expected = theirs.get(key, [] if key == "aborted" else None)
+            assert expected == value, f"{op} {key}: Kafka {expected}, compactd {value} after\n{self.story()}"
+        self.compare_state()
+        return theirs
+
+    def reconfigure(self, **changes: object) -> None:
+        self.config = {**self.config, **changes}
+        self.simple("config", lambda: self.ours.update_config(self._our_config()), config=topic_settings(self.config))
+
+    def read(self, offset: int, most: int, isolation: str, at_least_one: bool) -> None:
+        """A fetch has to give the same bytes and the same aborted transactions."""
+
+        def mine() -> Answer:
+            with self.ours.read(offset, most, isolation, at_least_one) as fetched:  # type: ignore[arg-type]
+                answer: Answer = {"bytes": encode(fetched.read())}
+                if fetched.aborted is not None:
+                    answer["aborted"] = [[each.producer_id, each.first_offset] for each in fetched.aborted]
+            return answer
+
+        self._both("read", {"offset": offset, "maxBytes": most, "isolation": isolation, "minOne": at_least_one}, mine)
+
+    def offset_for(self, timestamp: int) -> None:
+        def mine() -> Answer:
+            found = self.ours.offset_for_timestamp(timestamp)
+            if found is None:
+                return {}
+            return {"timestamp": found.timestamp, "offset": found.offset, "leaderEpoch": found.leader_epoch}
+
+        theirs = self.oracle.request("offsetForTimestamp", timestamp=timestamp, now=self.now_ms)
+        found = mine()
+        assert found == theirs, f"timestamp {timestamp}: Kafka {theirs}, compactd {found} after\n{self.story()}"
+
+    # ---- ends and beginnings
+
+    def reopen(self, *, clean: bool, checkpointed: bool = True) -> None:
+        """Closes both, orderly or as a crash does, and loads them again as a broker would."""
+        self.history.append(f"reopen clean={clean} checkpointed={checkpointed}")
+        if checkpointed or clean:
+            self.recovery_point, self.log_start_offset = self.ours.recovery_point, self.ours.log_start_offset
+        if clean:
+            self.oracle.close(now=self.now_ms)
+            self.ours.close()
+            self.compare_files()
+        else:
+            self.oracle.abandon(now=self.now_ms)
+            self.ours.close(orderly=False)
+        start = self.log_start_offset
+        self.oracle.open(
+            self.kafka_dir,
+            self.config,
+            now=self.now_ms,
+            cleanShutdown=clean,
+            recoveryPoint=self.recovery_point,
+            logStartOffset=start,
+        )
+        loaded = load_log(
+            self.our_dir,
+            self._our_config(),
+            clean_shutdown=clean,
+            recovery_point=self.recovery_point,
+            log_start_offset=start,
+            now_ms=self.now_ms,
+        )
+        self.log = PartitionLog(loaded, now_ms=self.now_ms)
+        self.follows = True
+        self.ours.update_high_watermark(self.ours.log_end_offset)
+        self.compare_state()
+
+    def finish(self) -> None:
+        """Orderly ends for both, files compared."""
+        self.oracle.close(now=self.now_ms)
+        self.ours.close()
+        self.compare_files()
+
+    # ---- comparison
+
+    def compare_state(self) -> None:
+        theirs = self.oracle.request("live", now=self.now_ms)
+        log = self.ours
+        mine: Answer = {
+            "logStartOffset": log.log_start_offset,
+            "logEndOffset": log.log_end_offset,
+            "highWatermark": log.high_watermark,
+            "lastStableOffset": log.last_stable_offset,
+            "recoveryPoint": log.recovery_point,
+            "size": log.size,
+            "activeSegment": log.active_segment.base_offset,
+            "segments": [(s.base_offset, s.size, s.max_timestamp) for s in log.segments],
+            "epochs": [list(entry) for entry in log.epochs.entries],
+            "producers": sorted(
+                [
+                    e.producer_id,
+                    e.producer_epoch,
+                    e.last_sequence,
+                    e.last_data_offset,
+                    e.coordinator_epoch,
+                    e.last_timestamp,
+                    -1 if e.current_txn_first_offset is None else e.current_txn_first_offset,
+                ]
+                for e in log.producers.entries()
+            ),
+        }
+        segments = [(s["baseOffset"], s["size"], s["largestTimestamp"]) for s in theirs["segments"]]
+        # Without a timestamp Kafka tells the file's own time.
+        mine["segments"] = [
+            (base, size, stamp if stamp >= 0 or at >= len(segments) else segments[at][2])
+            for at, (base, size, stamp) in enumerate(mine["segments"])
+        ]
+        theirs["segments"] = segments
+        # Where the log starts inside a batch of an open transaction, Kafka 4.4.0 gives that batch's base offset.
+        theirs["lastStableOffset"] = max(theirs["lastStableOffset"], theirs["logStartOffset"])
+        theirs["producers"] = sorted(theirs["producers"])
+        assert mine == theirs, f"Kafka {theirs}\ncompactd {mine}\nafter\n{self.story()}"
+
+    def compare_files(self) -> None:
+        """Every file of both directories, byte for byte; files on their way out are not compared."""
+        theirs, mine = _contents(self.kafka_dir), _contents(self.our_dir)
+        assert sorted(mine) == sorted(theirs), f"Kafka {sorted(theirs)}\ncompactd {sorted(mine)}\nafter\n{self.story()}"
+        for name, content in theirs.items():
+            assert mine[name] == content, (
+                f"{name}: Kafka {len(content)} {content[:400].hex()}\ncompactd {len(mine[name])} {mine[name][:400].hex()}"
+                f"\nafter\n{self.story()}"
+            )
+
+    def story(self) -> str:
+        return "\n".join(self.history[-60:])
+
+
+def _contents(directory: Path) -> dict[str, bytes]:
+    found = {p.name: p.read_bytes() for p in directory.iterdir() if not p.name.endswith(names.DELETED)}
+    # No entries: Kafka makes the file empty and may later write it with none.
+    if found.get(names.LEADER_EPOCH_CHECKPOINT) == b"":
+        found[names.LEADER_EPOCH_CHECKPOINT] = b"0\n0\n"
+    return found
+
+
+__all__ = ["ERRORS", "PARTITION", "Twins", "decode"]
