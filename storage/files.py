@@ -155,6 +155,10 @@ class Output:
         with _reported(self.path, "truncate"):
             _layer.truncate(self.fileno(), size)
 
+    def set_mode(self, mode: int) -> None:
+        with _reported(self.path, "chmod"):
+            _layer.chmod(self.fileno(), mode)
+
     def seek(self, position: int) -> None:
         """Where the next `write` goes, in bytes from the start."""
         with _reported(self.path, "seek"):
@@ -274,6 +278,12 @@ def remove(path: StrPath, missing_ok: bool = False) -> None:
         except FileNotFoundError:
             if not missing_ok:
                 raise
+
+
+def discard(path: StrPath) -> None:
+    """Removes a file as far as possible: cleaning up behind an error that is the one to tell."""
+    with contextlib.suppress(OSError):
+        _layer.unlink(os.fspath(path))
 
 
 def truncate(path: StrPath, size: int) -> None:

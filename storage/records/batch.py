@@ -7,7 +7,7 @@ before it is used: what does not fit raises CorruptBatchError with the file, the
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, NoReturn
@@ -292,7 +292,7 @@ def iter_batches(data: bytes | memoryview, position: int = 0, path: str = "") ->
         position += header.size
 
 
-def read_batches(path: str | Path, position: int = 0, limit: int | None = None) -> Iterator[Batch]:
+def read_batches(path: str | Path, position: int = 0, limit: int | None = None) -> Generator[Batch, None, None]:
     """The batches of a file from byte `position` to byte `limit` (default: its end), one in memory at a time.
 
     CRCs are not checked here: see Batch.check. Raises CorruptBatchError (a torn tail's reason says "truncated"),
