@@ -69,7 +69,7 @@ class SegmentScan:
     #: Contents of the segment's closed indexes.
     offset_index: bytes
     time_index: bytes
-    #: (leader epoch, base offset of its first batch) wherever the epoch rises.
+    #: (leader epoch, base offset of the batch) wherever the epoch changes; in a sound log it only rises.
     epochs: tuple[tuple[int, int], ...]
     #: Why reading stopped before the end of the file; None where it did not.
     fault: CorruptBatchError | None

@@ -162,7 +162,7 @@ def _scan(
             producers[producer].add((position, packed), flags)
         if magic == 2:
             next_of_current = last + 1
-        if epoch > latest_epoch:
+        if epoch >= 0 and epoch != latest_epoch:
             latest_epoch = epoch
             epochs.append((epoch, first))
         if timestamp > max_timestamp:

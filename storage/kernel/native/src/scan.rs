@@ -238,7 +238,7 @@ fn scan(path: &Path, base: i64, interval: u64, limit: Option<u64>, check_crc: bo
             }
             found.next_of_current = last + 1;
             let epoch = i32_at(&head, 12).unwrap_or(-1);
-            if epoch > latest_epoch {
+            if epoch >= 0 && epoch != latest_epoch {
                 latest_epoch = epoch;
                 found.epochs.push((epoch, first));
             }
