@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from compactd.config.setting import BrokerName, Setting, Unit
-from compactd.config.table import CLEANER_SETTINGS, STORAGE_SETTINGS, TOPIC_SETTINGS
+from compactd.config.table import CLEANER_SETTINGS, DAEMON_SETTINGS, STORAGE_SETTINGS, TOPIC_SETTINGS
 
 _HEAD = """# Settings
 
@@ -44,6 +44,13 @@ def settings_markdown() -> str:
     parts += _section("Topics", "Each has a topic-level name and, mostly, a broker-level default.", TOPIC_SETTINGS)
     parts += _section("Cleaner", "Sizes and rates are totals over all cleaner threads.", CLEANER_SETTINGS)
     parts += _section("Storage as a whole", "Settings of the log manager.", STORAGE_SETTINGS)
+    kafkas = tuple(setting for setting in DAEMON_SETTINGS if not setting.own)
+    own = tuple(setting for setting in DAEMON_SETTINGS if setting.own)
+    lead = "Kafka's names; node.id and listeners have other defaults than there."
+    parts += _section("The daemon, to its clients", lead, kafkas)
+    parts += _section(
+        "The daemon itself", "Not Kafka's: a `server.properties` may hold them, and Kafka ignores them.", own
+    )
     return "\n".join(parts)
 
 

@@ -20,6 +20,7 @@ from compactd.config.resolve import (
     Resolved,
     ResolvedConfig,
     resolve_cleaner,
+    resolve_daemon,
     resolve_storage,
     resolve_topic,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "load_file",
     "parse_sets",
     "resolve_cleaner",
+    "resolve_daemon",
     "resolve_storage",
     "resolve_topic",
 ]

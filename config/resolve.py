@@ -15,8 +15,8 @@ from typing import Generic, Protocol, TypeVar
 
 from compactd.config.raw import RawEntry, RawSettings, parse_sets
 from compactd.config.setting import Setting, Value
-from compactd.config.settings import CleanerConfig, StorageConfig, TopicConfig
-from compactd.config.table import BY_TOPIC_NAME, CLEANER_SETTINGS, STORAGE_SETTINGS, TOPIC_SETTINGS
+from compactd.config.settings import CleanerConfig, DaemonConfig, StorageConfig, TopicConfig
+from compactd.config.table import BY_TOPIC_NAME, CLEANER_SETTINGS, DAEMON_SETTINGS, STORAGE_SETTINGS, TOPIC_SETTINGS
 
 T = TypeVar("T")
 
@@ -124,6 +124,16 @@ def resolve_storage(
     """The log manager's configuration. SettingError as above."""
     values, sources = _resolve_broker(STORAGE_SETTINGS, _as_settings(sets), file_settings, metadata)
     return Resolved(StorageConfig.from_values(values, sources["cordoned.log.dirs"]), sources, {})
+
+
+def resolve_daemon(
+    sets: Sets = None,
+    file_settings: RawSettings | None = None,
+    metadata: ClusterConfigs | None = None,
+) -> Resolved[DaemonConfig]:
+    """The daemon's configuration. SettingError as above."""
+    values, sources = _resolve_broker(DAEMON_SETTINGS, _as_settings(sets), file_settings, metadata)
+    return Resolved(DaemonConfig.from_values(values, sources["listeners"]), sources, {})
 
 
 def _resolve_broker(

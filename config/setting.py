@@ -52,6 +52,7 @@ class Scope(enum.Enum):
     TOPIC = "topic"
     CLEANER = "cleaner"
     STORAGE = "storage"
+    DAEMON = "daemon"
 
 
 class Dynamic(enum.Enum):
@@ -82,7 +83,7 @@ class BrokerName:
 class Setting:
     """One setting: a row of `config.table.SETTINGS`."""
 
-    #: Attribute of TopicConfig, CleanerConfig or StorageConfig.
+    #: Attribute of TopicConfig, CleanerConfig, StorageConfig or DaemonConfig.
     field: str
     scope: Scope
     kind: Kind
@@ -101,6 +102,8 @@ class Setting:
     #: A list may have no items.
     may_be_empty: bool = True
     hidden: bool = False
+    #: Not one of Kafka's.
+    own: bool = False
 
     @property
     def name(self) -> str:

@@ -1,22 +1,24 @@
-"""The typed configurations made from the table of `config.table`: one topic's, the cleaner's, and the log manager's.
+"""The typed configurations made from the table of `config.table`: a topic's, the cleaner's, the log manager's, the daemon's.
 
 `from_strings` parses and checks as Kafka's LogConfig, CleanerConfig and KafkaConfig do (facts 3). To learn where each
-value came from, use `config.load.resolve_topic`, `resolve_cleaner` and `resolve_storage`.
+value came from, use `config.load.resolve_topic`, `resolve_cleaner`, `resolve_storage` and `resolve_daemon`.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from compactd.config.errors import SettingError
+from compactd.config.listeners import Listener, parse_address, plaintext
 from compactd.config.setting import Scope, Setting, Value
 from compactd.config.table import (
     BY_TOPIC_NAME,
     CLEANER_SETTINGS,
+    DAEMON_SETTINGS,
     SETTINGS,
     STORAGE_SETTINGS,
 )
@@ -24,6 +26,7 @@ from compactd.config.table import (
 __all__ = [
     "SETTINGS",
     "CleanerConfig",
+    "DaemonConfig",
     "StorageConfig",
     "TopicConfig",
     "as_text",
@@ -46,6 +49,10 @@ def _cleaner(field: str) -> Any:
 
 def _storage(field: str) -> Any:
     return _DEFAULTS[Scope.STORAGE, field]
+
+
+def _daemon(field: str) -> Any:
+    return _DEFAULTS[Scope.DAEMON, field]
 
 
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,7 +162,8 @@ class CleanerConfig(msgspec.Struct, frozen=True, kw_only=True):
         if "io_buffer_load_factor" in fields:
             fields["load_factor"] = fields.pop("io_buffer_load_factor")
         config = cls(**fields)
-        if not any_buffer_size and config.dedupe_buffer_size // config.threads <= MIN_DEDUPE_BYTES_PER_THREAD:
+        memory = config.dedupe_buffer_size // max(1, config.threads)
+        if not any_buffer_size and memory <= MIN_DEDUPE_BYTES_PER_THREAD:
             raise SettingError(
                 source=source,
                 name="log.cleaner.dedupe.buffer.size",
@@ -199,6 +207,86 @@ class StorageConfig(msgspec.Struct, frozen=True, kw_only=True):
                 value=",".join(config.cordoned_log_dirs),
                 reason=f"not among log.dirs: {', '.join(sorted(missing))}",
             )
+        return config
+
+
+class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of `compactd serve` itself. Times in ms, sizes in bytes."""
+
+    node_id: int = _daemon("node_id")
+    listeners: tuple[str, ...] = _daemon("listeners")
+    advertised_listeners: tuple[str, ...] | None = _daemon("advertised_listeners")
+    broker_workers: int = _daemon("broker_workers")
+    socket_request_max_bytes: int = _daemon("socket_request_max_bytes")
+    queued_max_request_bytes: int = _daemon("queued_max_request_bytes")
+    max_connections: int = _daemon("max_connections")
+    max_connections_per_ip: int = _daemon("max_connections_per_ip")
+    connections_max_idle_ms: int = _daemon("connections_max_idle_ms")
+    fetch_max_bytes: int = _daemon("fetch_max_bytes")
+    max_incremental_fetch_session_cache_slots: int = _daemon("max_incremental_fetch_session_cache_slots")
+    max_request_partition_size_limit: int = _daemon("max_request_partition_size_limit")
+    num_partitions: int = _daemon("num_partitions")
+    auto_create_topics_enable: bool = _daemon("auto_create_topics_enable")
+    delete_topic_enable: bool = _daemon("delete_topic_enable")
+    offsets_topic_num_partitions: int = _daemon("offsets_topic_num_partitions")
+    offsets_topic_segment_bytes: int = _daemon("offsets_topic_segment_bytes")
+    offsets_retention_minutes: int = _daemon("offsets_retention_minutes")
+    offsets_retention_check_interval_ms: int = _daemon("offsets_retention_check_interval_ms")
+    offset_metadata_max_bytes: int = _daemon("offset_metadata_max_bytes")
+    group_min_session_timeout_ms: int = _daemon("group_min_session_timeout_ms")
+    group_max_session_timeout_ms: int = _daemon("group_max_session_timeout_ms")
+    group_initial_rebalance_delay_ms: int = _daemon("group_initial_rebalance_delay_ms")
+    group_max_size: int = _daemon("group_max_size")
+    metadata_log_max_record_bytes_between_snapshots: int = _daemon("metadata_log_max_record_bytes_between_snapshots")
+    metadata_log_max_snapshot_interval_ms: int = _daemon("metadata_log_max_snapshot_interval_ms")
+    metadata_log_segment_bytes: int = _daemon("metadata_log_segment_bytes")
+    metadata_log_segment_ms: int = _daemon("metadata_log_segment_ms")
+    metadata_max_retention_bytes: int = _daemon("metadata_max_retention_bytes")
+    metadata_max_retention_ms: int = _daemon("metadata_max_retention_ms")
+    replica_high_watermark_checkpoint_interval_ms: int = _daemon("replica_high_watermark_checkpoint_interval_ms")
+    run_dir: str = _daemon("run_dir")
+    worker_heartbeat_ms: int = _daemon("worker_heartbeat_ms")
+    worker_timeout_ms: int = _daemon("worker_timeout_ms")
+    worker_stop_timeout_ms: int = _daemon("worker_stop_timeout_ms")
+    worker_start_timeout_ms: int = _daemon("worker_start_timeout_ms")
+    shutdown_timeout_ms: int = _daemon("shutdown_timeout_ms")
+    metrics_listener: str = _daemon("metrics_listener")
+    metrics_partitions: bool = _daemon("metrics_partitions")
+    log_format: str = _daemon("log_format")
+    log_level: str = _daemon("log_level")
+    test_clock_file: str = _daemon("test_clock_file")
+
+    @property
+    def listener(self) -> Listener:
+        """Where clients connect."""
+        return plaintext(self.listeners)
+
+    @property
+    def advertised_listener(self) -> Listener:
+        """What clients are told."""
+        return self.listener if self.advertised_listeners is None else plaintext(self.advertised_listeners)
+
+    @classmethod
+    def from_strings(cls, values: Mapping[str, object], source: str = "settings", units: bool = True) -> DaemonConfig:
+        """The daemon's configuration from broker-level names. Raises SettingError for unknown names and values."""
+        return cls.from_values(_parse_broker(values, DAEMON_SETTINGS, source, units), source)
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Value], source: str = "settings") -> DaemonConfig:
+        """A configuration from parsed values by field, with the checks that need more than one of them."""
+        fields: dict[str, Any] = dict(values)
+        config = cls(**fields)
+        checks: list[tuple[str, object, Callable[[], object]]] = [
+            ("listeners", config.listeners, lambda: config.listener),
+            ("advertised.listeners", config.advertised_listeners, lambda: config.advertised_listener),
+        ]
+        if config.metrics_listener:
+            checks.append(("metrics.listener", config.metrics_listener, lambda: parse_address(config.metrics_listener)))
+        for name, value, check in checks:
+            try:
+                check()
+            except ValueError as fault:
+                raise SettingError(source=source, name=name, value=as_text(value), reason=str(fault)) from None
         return config
 
 

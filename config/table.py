@@ -1,10 +1,11 @@
-"""Every storage, retention and cleaner setting, once (facts 3, Kafka 4.4.0).
+"""Every setting, once (facts 3, Kafka 4.4.0). Those of the daemon are in `config.daemon_table`.
 
 Names, types, defaults and ranges are Kafka's. `docs/settings.md` is made from this table by `config.document`.
 """
 
 from __future__ import annotations
 
+from compactd.config.daemon_table import DAEMON_SETTINGS
 from compactd.config.setting import INT_MAX, LONG_MAX, MAX_RATE, BrokerName, Dynamic, Kind, Scope, Setting, Unit
 
 _D = Dynamic.YES
@@ -292,9 +293,9 @@ CLEANER_SETTINGS: tuple[Setting, ...] = (
         "log.cleaner.threads",
         Kind.INT,
         1,
-        "cleaners that run at once; Kafka changes it at run time to between half and double",
+        "cleaners that run at once; Kafka needs one at least, and changes it at run time to between half and double",
         unit=Unit.THREADS,
-        low=1,
+        low=0,
     ),
     _cleaner(
         "log.cleaner.dedupe.buffer.size",
@@ -419,7 +420,7 @@ STORAGE_SETTINGS: tuple[Setting, ...] = (
     ),
 )
 
-SETTINGS: tuple[Setting, ...] = TOPIC_SETTINGS + CLEANER_SETTINGS + STORAGE_SETTINGS
+SETTINGS: tuple[Setting, ...] = TOPIC_SETTINGS + CLEANER_SETTINGS + STORAGE_SETTINGS + DAEMON_SETTINGS
 
 #: Topic-level name to setting.
 BY_TOPIC_NAME: dict[str, Setting] = {setting.topic: setting for setting in TOPIC_SETTINGS if setting.topic is not None}

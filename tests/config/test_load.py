@@ -37,6 +37,8 @@ my.own.plugin=x
 def test_a_brokers_file_gives_its_storage_settings_and_lists_the_rest(tmp_path: Path) -> None:
     settings = load_file(write(tmp_path, "server.properties", BROKER))
     assert {name: entry.source for name, entry in settings.broker.items()} == {
+        "node.id": "server.properties:3",
+        "listeners": "server.properties:4",
         "log.dirs": "server.properties:6",
         "log.segment.bytes": "server.properties:13",
         "log.retention.hours": "server.properties:9",
@@ -50,7 +52,7 @@ def test_a_brokers_file_gives_its_storage_settings_and_lists_the_rest(tmp_path: 
 def test_nothing_of_a_brokers_file_is_dropped_silently(tmp_path: Path) -> None:
     settings = load_file(write(tmp_path, "server.properties", BROKER))
     unused = {entry.name: entry for entry in settings.unused}
-    known = ("process.roles", "node.id", "listeners", "listener.name.internal.ssl.key.password", "zookeeper.connect")
+    known = ("process.roles", "listener.name.internal.ssl.key.password", "zookeeper.connect")
     assert [name for name, entry in unused.items() if not entry.unknown] == [*known, "log.segment.bytes"]
     assert "removed in 4.0" in unused["zookeeper.connect"].reason
     assert "log.retention.ms" in unused["retention.ms"].reason
@@ -121,7 +123,7 @@ def test_yaml_has_broker_level_topic_level_and_single_topics_settings(tmp_path: 
             "x.yaml:1: setting log.segment.byte = '3': no such setting, the nearest is log.segment.bytes",
         ),
         ("a: 1\nb: 2", "x.yaml:1"),
-        ("listeners: x", "only a broker's server.properties"),
+        ("process.roles: x", "only a broker's server.properties"),
         ("remote.storage.enable: true", "a topic-level Kafka setting"),
         ("segment.bytes: 1KiB", "must be 1048576 or more"),
         ("log.retention.hours: 90m", "whole number of 1h"),
@@ -156,7 +158,7 @@ def test_an_empty_yaml_file_has_no_settings(tmp_path: Path) -> None:
 
 
 def test_the_kind_of_a_file_without_a_telling_suffix_is_seen_from_its_content(tmp_path: Path) -> None:
-    assert load_file(write(tmp_path, "a.conf", "# x\nlisteners=y\nlog.segment.bytes=1048576\n")).unused
+    assert load_file(write(tmp_path, "a.conf", "# x\nprocess.roles=y\nlog.segment.bytes=1048576\n")).unused
     assert load_file(write(tmp_path, "b.conf", "log.segment.bytes: 1MiB\n")).broker
 
 
@@ -197,7 +199,7 @@ def test_sets_take_either_level_with_units_and_the_last_counts() -> None:
     [
         ("retention.ms", "write NAME=VALUE"),
         ("retention.mss=1", "the nearest is retention.ms"),
-        ("node.id=1", "only a broker's server.properties"),
+        ("process.roles=broker", "only a broker's server.properties"),
         ("log.cleaner.threads=x", "whole number"),
     ],
 )

@@ -177,7 +177,7 @@ def test_cleaner_defaults_and_limits() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("log.cleaner.threads", "0"),
+        ("log.cleaner.threads", "-1"),
         ("log.cleaner.dedupe.buffer.size", "1048576"),
         ("log.cleaner.dedupe.buffer.size", "0"),
         ("log.cleaner.io.buffer.load.factor", "0"),

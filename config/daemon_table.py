@@ -1,0 +1,199 @@
+"""The daemon's own settings: part of `config.table`, kept apart for its length.
+
+Where Kafka has a setting, its name, type and range are Kafka's. Two defaults differ: node.id, which Kafka demands, and
+listeners, which here is this machine alone, since nothing asks a client who it is.
+"""
+
+from __future__ import annotations
+
+from compactd.config.setting import INT_MAX, BrokerName, Dynamic, Kind, Scope, Setting, Unit
+
+
+def _kafka(
+    name: str, kind: Kind, default: object, meaning: str, dynamic: Dynamic = Dynamic.NO, **more: object
+) -> Setting:
+    field = name.replace(".", "_")
+    return Setting(field, Scope.DAEMON, kind, default, meaning, broker=(BrokerName(name, dynamic),), **more)  # type: ignore[arg-type]
+
+
+def _own(
+    name: str, kind: Kind, default: object, meaning: str, dynamic: Dynamic = Dynamic.NO, **more: object
+) -> Setting:
+    return _kafka(name, kind, default, meaning, dynamic, own=True, **more)
+
+
+_NETWORK: tuple[Setting, ...] = (
+    _kafka("node.id", Kind.INT, 1, "number of this node; worker k > 0 is node.id + 1000000 x k", low=0),
+    _kafka(
+        "listeners",
+        Kind.LIST,
+        ("PLAINTEXT://127.0.0.1:9092",),
+        "where clients connect: broker worker k listens on this port + k, or each on a free one for port 0",
+        Dynamic.NO,
+        may_be_empty=False,
+    ),
+    _kafka("advertised.listeners", Kind.LIST, None, "host and port that clients are told, where they differ"),
+    _own("broker.workers", Kind.INT, 1, "broker processes, each with its share of the partitions", low=1, high=256),
+    _kafka("socket.request.max.bytes", Kind.INT, 104_857_600, "largest request", unit=Unit.BYTES, low=1),
+    _kafka(
+        "queued.max.request.bytes",
+        Kind.LONG,
+        -1,
+        "memory of requests that wait, each worker; reading pauses beyond it; -1: no limit",
+        unit=Unit.BYTES,
+    ),
+    _kafka("max.connections", Kind.INT, INT_MAX, "connections of each worker", Dynamic.YES, low=0),
+    _kafka("max.connections.per.ip", Kind.INT, INT_MAX, "connections from one address", Dynamic.YES, low=0),
+    _kafka("connections.max.idle.ms", Kind.LONG, 600_000, "idle connections are closed after this", unit=Unit.MS),
+    _kafka("fetch.max.bytes", Kind.INT, 57_671_680, "most that one fetch returns", unit=Unit.BYTES, low=1024),
+    _kafka("max.incremental.fetch.session.cache.slots", Kind.INT, 1000, "fetch sessions that are remembered", low=0),
+    _kafka("max.request.partition.size.limit", Kind.INT, 2000, "partitions in one DescribeTopicPartitions", low=1),
+)
+
+_TOPICS: tuple[Setting, ...] = (
+    _kafka("num.partitions", Kind.INT, 1, "partitions of a topic created without a number", low=1),
+    _kafka("auto.create.topics.enable", Kind.BOOLEAN, True, "a topic that a client asks for is created"),
+    _kafka("delete.topic.enable", Kind.BOOLEAN, True, "clients may delete topics"),
+)
+
+_GROUPS: tuple[Setting, ...] = (
+    _kafka("offsets.topic.num.partitions", Kind.INT, 50, "partitions of __consumer_offsets", low=1),
+    _kafka(
+        "offsets.topic.segment.bytes",
+        Kind.INT,
+        104_857_600,
+        "segment.bytes of __consumer_offsets",
+        unit=Unit.BYTES,
+        low=1,
+    ),
+    _kafka("offsets.retention.minutes", Kind.INT, 10_080, "committed offsets of empty groups expire after this", low=1),
+    _kafka(
+        "offsets.retention.check.interval.ms",
+        Kind.LONG,
+        600_000,
+        "how often expired offsets are looked for",
+        unit=Unit.MS,
+        low=1,
+    ),
+    _kafka("offset.metadata.max.bytes", Kind.INT, 4096, "text that may go with a committed offset", unit=Unit.BYTES),
+    _kafka("group.min.session.timeout.ms", Kind.INT, 6000, "shortest session timeout of a member", unit=Unit.MS),
+    _kafka("group.max.session.timeout.ms", Kind.INT, 1_800_000, "longest session timeout of a member", unit=Unit.MS),
+    _kafka("group.initial.rebalance.delay.ms", Kind.INT, 3000, "a new group waits this long for members", unit=Unit.MS),
+    _kafka("group.max.size", Kind.INT, INT_MAX, "members of a group", low=1),
+)
+
+_CATALOGUE: tuple[Setting, ...] = (
+    _kafka(
+        "metadata.log.max.record.bytes.between.snapshots",
+        Kind.LONG,
+        20_971_520,
+        "a snapshot of the catalogue is written after this much",
+        unit=Unit.BYTES,
+        low=1,
+    ),
+    _kafka(
+        "metadata.log.max.snapshot.interval.ms",
+        Kind.LONG,
+        3_600_000,
+        "a snapshot of the catalogue is written at least this often where something changed; 0: never",
+        unit=Unit.MS,
+        low=0,
+    ),
+    _kafka(
+        "metadata.log.segment.bytes",
+        Kind.INT,
+        1 << 30,
+        "segment size of the metadata log",
+        unit=Unit.BYTES,
+        low=8 << 20,
+    ),
+    _kafka("metadata.log.segment.ms", Kind.LONG, 604_800_000, "age of a metadata segment", unit=Unit.MS),
+    _kafka(
+        "metadata.max.retention.bytes",
+        Kind.LONG,
+        104_857_600,
+        "metadata log and snapshots beyond this size are deleted",
+        unit=Unit.BYTES,
+    ),
+    _kafka(
+        "metadata.max.retention.ms",
+        Kind.LONG,
+        604_800_000,
+        "metadata segments and snapshots older than this are deleted",
+        unit=Unit.MS,
+    ),
+)
+
+_PROCESSES: tuple[Setting, ...] = (
+    _kafka(
+        "replica.high.watermark.checkpoint.interval.ms",
+        Kind.LONG,
+        5000,
+        "how often high watermarks are written",
+        unit=Unit.MS,
+        low=1,
+    ),
+    _own(
+        "run.dir",
+        Kind.STRING,
+        "",
+        "directory of the sockets, mode 0700, outside every log dir; unset: one under $XDG_RUNTIME_DIR or /tmp",
+    ),
+    _own("worker.heartbeat.ms", Kind.INT, 1000, "how often a worker says that it lives", unit=Unit.MS, low=20),
+    _own(
+        "worker.timeout.ms",
+        Kind.LONG,
+        15_000,
+        "a worker that was silent for this long is asked to stop, then terminated, then killed",
+        Dynamic.YES,
+        unit=Unit.MS,
+        low=100,
+    ),
+    _own(
+        "worker.stop.timeout.ms",
+        Kind.LONG,
+        5000,
+        "how long a worker has for each step: asked to stop, terminated, killed",
+        Dynamic.YES,
+        unit=Unit.MS,
+        low=50,
+    ),
+    _own(
+        "worker.start.timeout.ms",
+        Kind.LONG,
+        30_000,
+        "a worker that does not report within this time of its start is stopped and started again",
+        Dynamic.YES,
+        unit=Unit.MS,
+        low=100,
+    ),
+    _own(
+        "shutdown.timeout.ms",
+        Kind.LONG,
+        60_000,
+        "an orderly stop takes at most this; what has not closed by then is recovered at the next start",
+        Dynamic.YES,
+        unit=Unit.MS,
+        low=100,
+    ),
+    _own("metrics.listener", Kind.STRING, "", "HOST:PORT of /metrics and /healthz; unset: none"),
+    _own("metrics.partitions", Kind.BOOLEAN, True, "metrics have series for each partition", Dynamic.YES),
+    _own(
+        "log.format",
+        Kind.STRING,
+        "auto",
+        "what the daemon's own log looks like; auto: text on a terminal, JSON lines elsewhere",
+        choices=("auto", "text", "json"),
+    ),
+    _own(
+        "log.level",
+        Kind.STRING,
+        "info",
+        "what the daemon's own log holds",
+        Dynamic.YES,
+        choices=("debug", "info", "warning", "error"),
+    ),
+    _own("test.clock.file", Kind.STRING, "", "file with an offset in ms to the time of day; for tests", hidden=True),
+)
+
+DAEMON_SETTINGS: tuple[Setting, ...] = _NETWORK + _TOPICS + _GROUPS + _CATALOGUE + _PROCESSES
