@@ -43,11 +43,32 @@ class Welcome(Message, frozen=True, kw_only=True, tag=True):
 
     settings: dict[str, str]
     heartbeat_ms: int = 1000
+    #: A coordinator that was silent for this long is taken for dead, and the worker ends.
+    silence_ms: int = 30_000
+    #: "text" or "json", and the least level, of the log that the worker writes to stderr.
+    log_format: str = "text"
+    log_level: str = "info"
+    #: Broker only: its Kafka node id, where to listen (port 0: any free one), and what clients are told.
+    node_id: int = -1
+    listen_host: str = ""
+    listen_port: int = 0
+    advertised_host: str = ""
+    #: 0: the port that was bound.
+    advertised_port: int = 0
     version: int = VERSION
 
 
+class Listening(Message, frozen=True, kw_only=True, tag=True):
+    """Broker to coordinator, after Welcome and before anything else: its socket is bound. It takes connections from the
+    first full CatalogueUpdate on."""
+
+    host: str
+    port: int
+
+
 class Heartbeat(Message, frozen=True, kw_only=True, tag=True):
-    """Worker to coordinator, from a thread of its own so that it beats while the kernel runs."""
+    """Worker to coordinator, from a thread of its own so that it beats while the kernel runs; the coordinator answers each
+    with one of its own."""
 
     #: What it is doing, for status.
     phase: str = "idle"
@@ -98,6 +119,10 @@ class PartitionAssignment(msgspec.Struct, frozen=True, kw_only=True):
     leader_epoch: int
     #: True: the directory is new and has to be made.
     is_new: bool = False
+    #: Of the checkpoints, or of what the owner before told. High watermark -1: not known.
+    recovery_point: int = 0
+    log_start_offset: int = 0
+    high_watermark: int = -1
 
 
 class AssignPartitions(Message, frozen=True, kw_only=True, tag=True):
@@ -403,7 +428,7 @@ class CatalogueChanged(Message, frozen=True, kw_only=True, tag=True):
 
 
 AnyMessage = (
-    Hello | Welcome | Heartbeat | Reconfigure | Stop | Stopped | Failed
+    Hello | Welcome | Listening | Heartbeat | Reconfigure | Stop | Stopped | Failed
     | AssignPartitions | PartitionsReady | ReleasePartitions | PartitionsReleased | PartitionStates | ConfigChanged | LogDirFailed
     | PrepareClean | CleanJob | CleanProgress | GroupReady | GroupSwapped | CleanDone | AbortClean
     | CheckRetention | RetentionDecided | LetGo | LetGoDone | DeleteLater | DeleterState | UndoClean | UndoDone | KeepFiles
