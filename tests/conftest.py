@@ -20,7 +20,7 @@ from tests.strategies import SCALES, profile
 for _name, _scale in SCALES.items():
     settings.register_profile(
         _name,
-        max_examples=max(10, round(100 * _scale)),
+        max_examples=20 if _name == "quick" else round(100 * max(1.0, _scale)),
         deadline=None,
         print_blob=True,
         phases=tuple(Phase) if _name == "soak" else (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),

@@ -30,8 +30,8 @@ from tests.oracle.scenario import (
     Tick,
 )
 
-#: How many times the usual number of examples a profile runs (tests/conftest.py registers the profiles).
-SCALES = {"quick": 0.05, "default": 1.0, "ci": 1.0, "soak": 20.0}
+#: How many times CI's number of examples a profile runs (tests/conftest.py registers the profiles).
+SCALES = {"quick": 0.05, "default": 0.4, "ci": 1.0, "soak": 20.0}
 
 
 def profile() -> str:
@@ -40,7 +40,7 @@ def profile() -> str:
 
 
 def examples(usual: int) -> int:
-    """The number of examples for a test that usually runs `usual` of them."""
+    """The number of examples for a test that runs `usual` of them in CI."""
     return max(1, round(usual * SCALES.get(profile(), 1.0)))
 
 

@@ -119,6 +119,7 @@ public class Oracle {
                 LOGS.clear();
                 for (OracleManager manager : MANAGERS.values()) manager.close();
                 MANAGERS.clear();
+                OracleClient.closeAll();
             }
             case "manager" -> {
                 List<UnifiedLog> logs = new ArrayList<>();
@@ -130,7 +131,7 @@ public class Oracle {
                 if (!MANAGERS.containsKey(id)) throw new IllegalStateException("no manager " + id);
                 MANAGERS.get(id).serve(op, q, a);
             }
-            case "createTopics", "produce", "consume" -> OracleClient.serve(op, q, a);
+            case "createTopics", "produce", "consume", "commitOffsets", "groupOffsets" -> OracleClient.serve(op, q, a);
             default -> log(id).serve(op, q, a);
         }
     }

@@ -14,6 +14,7 @@ import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
@@ -32,12 +33,14 @@ class OracleClient {
             case "createTopics" -> createTopics(q);
             case "produce" -> produce(q, a);
             case "consume" -> consume(q, a);
+            case "commitOffsets" -> commitOffsets(q);
+            case "groupOffsets" -> groupOffsets(q, a);
             default -> throw new IllegalArgumentException("unknown op " + op);
         }
     }
 
     static void closeAll() {
-        PRODUCERS.values().forEach(p -> p.close(Duration.ofSeconds(1)));
+        PRODUCERS.values().forEach(p -> p.close(Duration.ZERO));
         PRODUCERS.clear();
     }
 
@@ -94,6 +97,23 @@ class OracleClient {
             default -> { }
         }
         if (q.path("close").asBoolean(true)) PRODUCERS.remove(name).close(q.has("end") || !settings.containsKey("transactional.id") ? Duration.ofSeconds(10) : Duration.ZERO);
+    }
+
+    private static void commitOffsets(JsonNode q) throws Exception {
+        Map<TopicPartition, OffsetAndMetadata> offsets = new HashMap<>();
+        for (JsonNode o : q.get("offsets"))
+            offsets.put(new TopicPartition(o.get("topic").asText(), o.path("partition").asInt(0)), new OffsetAndMetadata(o.get("offset").asLong()));
+        try (Admin admin = Admin.create(settings(q))) {
+            admin.alterConsumerGroupOffsets(q.get("group").asText(), offsets).all().get();
+        }
+    }
+
+    private static void groupOffsets(JsonNode q, ObjectNode a) throws Exception {
+        try (Admin admin = Admin.create(settings(q))) {
+            ObjectNode offsets = a.putObject("offsets");
+            admin.listConsumerGroupOffsets(q.get("group").asText()).partitionsToOffsetAndMetadata().get()
+                .forEach((tp, offset) -> offsets.put(tp.toString(), offset.offset()));
+        }
     }
 
     /** Everything a consumer reads from the beginning of the topics to the offsets that are their ends now. */
