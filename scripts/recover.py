@@ -140,7 +140,7 @@ def close_dir(directory: PlannedDir, session: LogDirSession, reports: list[LoadR
             closed.append(report.log)
         except CompactdError as error:
             report.error, session.failed = error, True
-    needs_start = any(log.log_start_offset > log.first_base_offset for log in closed)
+    needs_start = any(log.log_start_offset > log.segments[0].base_offset for log in closed)
     if directory.whole or directory.has_checkpoints or needs_start:
         session.write_checkpoints(closed, whole_dir=directory.whole and not session.failed)
     ends = {log.topic_partition: (log.log_start_offset, log.log_end_offset) for log in closed}

@@ -17,14 +17,14 @@ from compactd.config.settings import as_text
 from compactd.scripts.loading import LoadReport, bytes_to_recover, load_dir, planned_dirs, sessions
 from compactd.scripts.output import Progress, Table, human_bytes, human_time, print_json, print_line, warn
 from compactd.scripts.plan import Plan, Planned, make_plan
-from compactd.storage import files
+from compactd.storage import files, names
 from compactd.storage.checkpoints import HIGH_WATERMARKS
+from compactd.storage.largest_timestamp import locate_largest_timestamp
+from compactd.storage.log import PartitionLog
 from compactd.storage.log_dir_session import LogDirSession
-from compactd.storage.orderly_close import close_orderly
 from compactd.storage.partition import Partition
 from compactd.storage.retention import RetentionExplanation, RetentionState, explain_retention
 from compactd.storage.retention_loss import lost_keys
-from compactd.storage.retention_run import apply_retention, locate_largest_timestamp, raise_log_start
 from compactd.storage.segment import LogSegment
 
 _SETTINGS = ("cleanup.policy", "retention.ms", "retention.bytes", "segment.bytes", "segment.ms", "file.delete.delay.ms")
@@ -206,24 +206,37 @@ def _retain(
 
 def _apply(loaded: LoadReport, session: LogDirSession, options: _Options) -> RetainReport:
     report = RetainReport(loaded.planned, error=loaded.error)
-    log = loaded.log
-    if log is None:
+    found = loaded.log
+    if found is None:
         return report
     report.warnings.extend(loaded.notes)
-    report.warnings.extend(str(action) for action in log.actions)
+    report.warnings.extend(str(action) for action in found.actions)
+    log = PartitionLog(found, now_ms=options.now_ms, high_watermark=loaded.high_watermark)
     try:
         if options.log_start_offset is not None:
-            raise_log_start(log, options.log_start_offset, loaded.high_watermark)
-        state = RetentionState(log.log_start_offset, log.log_end_offset, loaded.high_watermark, options.now_ms)
-        report.explanation = explain_retention(log.segments, log.config, state, locate_largest_timestamp)
-        _warn_of_lost_keys(report, log.segments, log.log_end_offset)
-        report.deleted_files = apply_retention(log, report.explanation.plan)
-        close_orderly(log)
+            log.maybe_increment_log_start_offset(options.log_start_offset)
+        state = RetentionState(log.log_start_offset, log.log_end_offset, log.high_watermark, options.now_ms)
+        report.explanation = explain_retention(found.segments, log.config, state, locate_largest_timestamp)
+        _warn_of_lost_keys(report, found.segments, log.log_end_offset)
+        log.delete_segments(log.segments[: len(report.explanation.plan.deletions)], options.now_ms)
+        report.fields = {
+            "logStartOffset": log.log_start_offset,
+            "logEndOffset": log.log_end_offset,
+            "lastStableOffset": log.last_stable_offset,
+            "highWatermark": log.high_watermark,
+            "segments": [
+                {"baseOffset": s.base_offset, "size": s.size, "largestTimestamp": s.largest_timestamp}
+                for s in log.segments
+            ],
+            "bytesDeleted": _bytes_deleted(report),
+        }
+        log.close()
         session.write_checkpoints([log], whole_dir=False)
+        report.deleted_files = sorted(log.directory.glob("*" + names.DELETED))
     except CompactdError as error:
+        log.close(orderly=False)
         report.error = error
         session.failed = True
-    report.fields = loaded.to_json() | {"bytesDeleted": _bytes_deleted(report)}
     return report
 
 

@@ -70,10 +70,6 @@ class LoadedLog:
         return self.segments[-1]
 
     @property
-    def first_base_offset(self) -> int:
-        return self.segments[0].base_offset
-
-    @property
     def size(self) -> int:
         """Bytes of all .log files."""
         return sum(segment.size for segment in self.segments)

@@ -28,6 +28,13 @@ from compactd.storage.segment import LogSegment
 RECOVERY_THREADS = 2
 
 
+class HasBaseOffset(Protocol):
+    """A segment, as far as the checkpoints care."""
+
+    @property
+    def base_offset(self) -> int: ...
+
+
 class CheckpointedLog(Protocol):
     """What the checkpoints ask of a log; LoadedLog and PartitionLog have it."""
 
@@ -40,7 +47,7 @@ class CheckpointedLog(Protocol):
     @property
     def recovery_point(self) -> int: ...
     @property
-    def first_base_offset(self) -> int: ...
+    def segments(self) -> Sequence[HasBaseOffset]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +185,7 @@ class LogDirSession:
         starts = {} if whole_dir else dict(self.log_start_offsets)
         for log in logs:
             points[log.topic_partition] = log.recovery_point
-            if log.log_start_offset > log.first_base_offset:
+            if log.log_start_offset > log.segments[0].base_offset:
                 starts[log.topic_partition] = log.log_start_offset
             else:
                 starts.pop(log.topic_partition, None)
