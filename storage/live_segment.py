@@ -199,6 +199,11 @@ class LiveSegment:
         self._largest = value
 
     @property
+    def max_timestamp(self) -> int:
+        """Largest record timestamp; -1 where no record has one."""
+        return self.largest[0]
+
+    @property
     def largest_timestamp(self) -> int:
         """Largest record timestamp, or the .log's modification time where no record has one."""
         largest = self.largest[0]

@@ -175,7 +175,7 @@ class LocalLog:
             if s.base_offset < offset or (whole_active and s is self.active.segment)
         ]
         segments += [s for s in self._unsynced if s not in segments]
-        job = FlushJob(min(offset, self.end_offset), segments=segments)
+        job = FlushJob(offset, segments=segments)
         try:
             for segment in segments:
                 if segment is self.active.segment and not whole_active:
@@ -314,9 +314,10 @@ class LocalLog:
         """Renames the files of segments to `.deleted`; returns the new names."""
         deleted: list[str] = []
         for segment in gone:
+            segment.close()
+        for segment in gone:
             deleted += [name + DELETED for name in segment.existing_files()]
             segment.change_suffix(DELETED)
-            segment.close()
         return deleted
 
     def schedule_removal(self, deleted: Sequence[str], now_ms: int) -> None:

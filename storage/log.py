@@ -20,10 +20,9 @@ from typing import Any
 
 from compactd.config.errors import OffsetOutOfRangeError, StorageIOError
 from compactd.config.settings import TopicConfig
-from compactd.storage import files, names
-from compactd.storage.epochs import LeaderEpochs
+from compactd.storage import files
 from compactd.storage.live_segment import LiveSegment, Resources
-from compactd.storage.loaded_log import LoadedLog
+from compactd.storage.loader import load_log
 from compactd.storage.local_log import OffsetPosition
 from compactd.storage.log_appending import Appended, LogAppending
 from compactd.storage.log_reading import (
@@ -34,9 +33,9 @@ from compactd.storage.log_reading import (
 )
 from compactd.storage.log_state import LogOffsets
 from compactd.storage.producer_append import Origin
-from compactd.storage.producer_snapshots import ProducerSnapshots
 from compactd.storage.producers import PRODUCER_EXPIRATION_MS
 from compactd.storage.reader import Fetched, TimestampOffset
+from compactd.storage.retention import RetentionState, plan_retention
 
 __all__ = [
     "EARLIEST_LOCAL_TIMESTAMP",
@@ -74,19 +73,17 @@ class PartitionLog(LogAppending):
         StorageIOError when there is something already.
         """
         files.make_dir(directory)
-        loaded = LoadedLog(
-            directory=directory,
-            topic_partition=names.parse_partition_dir(directory.name).topic_partition,
-            config=config,
-            segments=[],
-            log_start_offset=log_start_offset,
-            log_end_offset=log_start_offset,
-            recovery_point=log_start_offset,
-            epochs=LeaderEpochs(),
-            snapshots=ProducerSnapshots(directory, producer_expiration_ms),
+        loaded = load_log(
+            directory,
+            config,
             clean_shutdown=True,
+            recovery_point=log_start_offset,
+            log_start_offset=log_start_offset,
+            now_ms=now_ms,
+            producer_expiration_ms=producer_expiration_ms,
         )
-        loaded.snapshots.advance(log_start_offset)
+        if config.preallocate:
+            files.truncate(loaded.active_segment.log_path, config.segment_bytes)
         return cls(loaded, now_ms=now_ms, **options)
 
     # ---- the start of the log
@@ -111,6 +108,26 @@ class PartitionLog(LogAppending):
         self.snapshots.raise_log_start(offset)
         self._note_first_unstable()
         return True
+
+    def delete_old_segments(self, now_ms: int) -> int:
+        """Applies retention once: log start, size, time; returns how many segments went (facts 7).
+
+        Their files are named `.deleted` until `remove_due`, and readers that hold them read on.
+        """
+        self._check_open()
+        state = RetentionState(self.log_start_offset, self.log_end_offset, self.high_watermark, now_ms)
+        plan = plan_retention(self.segments, self.config, state)
+        gone = self.segments[: len(plan.deletions)]
+        for segment, deletion in zip(gone, plan.deletions, strict=True):
+            _LOGGER.info(
+                "%s: segment %d goes by the rule of %s (size %d, largest timestamp %d)",
+                self.home.path,
+                segment.base_offset,
+                deletion.rule,
+                segment.size,
+                segment.largest_timestamp,
+            )
+        return self.delete_segments(gone, now_ms)
 
     def delete_segments(self, gone: Sequence[LiveSegment], now_ms: int) -> int:
         """Deletes the log's oldest segments; returns how many were asked for (UnifiedLog.deleteSegments; facts 7.4).

@@ -117,7 +117,7 @@ class LogAppending(LogReading):
         """
         self._check_open()
         self._save_topic_id()
-        headers = []
+        headers: list[BatchHeader] = []
         for header in read_batches_of(data, self.home.path):
             if header.leader_epoch > leader_epoch:
                 break
@@ -130,6 +130,11 @@ class LogAppending(LogReading):
             raise UnexpectedOffsetError(
                 path=self.home.path,
                 detail=f"they start with offset {first.base_offset}, below the log's end {self.log_end_offset}",
+            )
+        if last.last_offset - first.base_offset > LARGEST_RELATIVE:
+            raise UnexpectedOffsetError(
+                path=self.home.path,
+                detail=f"offsets {first.base_offset} to {last.last_offset} do not fit one segment; append them in parts",
             )
         size = last.position + last.size
         return self._append(
@@ -208,7 +213,7 @@ class LogAppending(LogReading):
             if header.magic < 2:
                 changed |= bool(self.epochs.entries)
                 self.epochs.entries.clear()
-            elif header.leader_epoch != self.epochs.latest_epoch and header.leader_epoch >= 0:
+            elif header.leader_epoch >= 0:
                 changed |= self.epochs.assign(header.leader_epoch, header.base_offset)
         if changed:
             self._write_epochs()

@@ -68,7 +68,7 @@ class LogReading(LogState):
         where = find_slice(view, offset, most_bytes, at_least_one, upper)
         if where is None:
             return fetched
-        segment = view.segments[where.index]
+        segment = view.segments[where.segment]
         fetched.first_offset = where.first.base_offset
         fetched.segment_base = segment.base_offset
         fetched.first_batch_incomplete = where.length < where.first.size

@@ -107,9 +107,9 @@ class TimestampOffset(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Where a fetch reads."""
+    """Where a fetch reads; `segment` is an index into the view."""
 
-    index: int
+    segment: int
     first: Located
     length: int
 
@@ -136,11 +136,11 @@ def find_slice(view: View, offset: int, most_bytes: int, at_least_one: bool, upp
 
 def aborted_in(view: View, where: Slice, offset: int, end_offset: int) -> list[AbortedTransaction]:
     """Aborted transactions that a consumer of these bytes has to know (LocalLog.addAbortedTransactions)."""
-    segment = view.segments[where.index]
+    segment = view.segments[where.segment]
     upper = segment.offsets.upper_bound(where.first.position + where.length)
     if upper is None:
-        upper = view.bases[where.index + 1] if where.index + 1 < len(view.bases) else end_offset
-    return collect_aborted_from(view, where.index, offset, upper)
+        upper = view.bases[where.segment + 1] if where.segment + 1 < len(view.bases) else end_offset
+    return collect_aborted_from(view, where.segment, offset, upper)
 
 
 def collect_aborted_from(view: View, index: int, first_offset: int, upper_offset: int) -> list[AbortedTransaction]:
@@ -205,12 +205,10 @@ def search_max_timestamp(view: View) -> TimestampOffset | None:
 
 
 def _largest_record(batch: Batch) -> TimestampOffset | None:
-    """The first record with the batch's largest timestamp (RecordBatch.offsetOfMaxTimestamp)."""
+    """The first record with the batch's largest timestamp (RecordBatch.offsetOfMaxTimestamp); none in V0."""
     header = batch.header
-    if header.max_timestamp == -1:
+    if header.magic == 0:
         return None
-    if header.is_log_append_time:
-        return TimestampOffset(header.max_timestamp, header.last_offset, header.leader_epoch)
     for record in batch.records():
         if record.timestamp == header.max_timestamp:
             return TimestampOffset(header.max_timestamp, record.offset, header.leader_epoch)

@@ -167,13 +167,17 @@ def _unsnappy_block(block: bytes, limit: int, before: int = 0) -> bytes:
 
 
 def _lz4(data: bytes, magic: int, level: int) -> bytes:
-    options = {} if level == DEFAULT_LEVELS[Codec.LZ4] else {"mode": "high_compression", "compression": level}
     # Message format 0 computed the header checksum over the frame's magic too (KAFKA-3160).
     checksum = xxh32(_LZ4_DESCRIPTOR if magic > 0 else _LZ4_MAGIC + _LZ4_DESCRIPTOR) >> 8 & 0xFF
     out = bytearray(_LZ4_MAGIC + _LZ4_DESCRIPTOR + bytes((checksum,)))
     for at in range(0, len(data), _LZ4_CHUNK):
         chunk = data[at : at + _LZ4_CHUNK]
-        block = bytes(cramjam.lz4.compress_block(chunk, store_size=False, **options))
+        if level == DEFAULT_LEVELS[Codec.LZ4]:
+            block = bytes(cramjam.lz4.compress_block(chunk, store_size=False))
+        else:
+            block = bytes(
+                cramjam.lz4.compress_block(chunk, mode="high_compression", compression=level, store_size=False)
+            )
         if len(block) < len(chunk):
             out += struct.pack("<I", len(block)) + block
         else:

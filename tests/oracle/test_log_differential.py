@@ -69,12 +69,7 @@ class LiveLogs(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "twins"):
-            if self.twins.log is not None and not self.failed:
-                self.twins.finish()
-            elif self.twins.log is not None:
-                self.twins.log.close(orderly=False)
-
-    failed = False
+            self.twins.finish()
 
     def _records(self, drawn: list[Any], base: int = 0) -> list[Record]:
         now = self.twins.now_ms
