@@ -215,6 +215,10 @@ class LogDirSession:
                 checkpoint.write(entries)
         return notes
 
+    def read_high_watermarks(self) -> dict[TopicPartition, int]:
+        """Entries of replication-offset-checkpoint; none where it is missing or damaged."""
+        return self._read(self.log_dir.high_watermarks, "every high watermark counts as the log's start")
+
     def write_marker(self) -> bool:
         """Marks the dir as stopped in good order, unless something failed in it. Returns whether."""
         if self.failed:
