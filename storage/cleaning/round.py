@@ -100,11 +100,10 @@ class CleaningRound:
     def build_map(self, progress: Progress | None = None) -> MapResult:
         """Pass one over [first dirty, upper bound). Raises CorruptBatchError before anything was changed."""
         dirty = segments_between(self.partition.segments, self.first_dirty_offset, self.upper_bound_offset)
-        # From the log start, not from the first dirty offset: as in Kafka, a transaction aborted before the first batch that
-        # is read hides what its producer commits later in the range, so fewer keys are mapped and more records are kept.
-        aborted = self._aborted.collect(
-            self.first_dirty_offset, self.partition.log_start_offset, self.upper_bound_offset
-        )
+        # Only those whose marker is still to come. Kafka takes all of the first segment's: one whose marker lies before the
+        # batches that are read is then never over, and hides what its producer commits later. A delete that is hidden so
+        # leaves the value below it, and goes alone when its time has come: the key is back.
+        aborted = self._aborted.collect(self.first_dirty_offset, self.first_dirty_offset, self.upper_bound_offset)
         sources = []
         for segment, following in _with_next(dirty, self.upper_bound_offset):
             position = segment.offset_index.lookup(self.first_dirty_offset)[1]

@@ -10,9 +10,8 @@ def _put(key: bytes, producer: int | None = None) -> Append:
 
 
 CORNERS: dict[str, Scenario] = {
-    # The second round starts reading behind the abort marker; Kafka still takes the producer's later commits for aborted
-    # in pass one, does not map their keys, and so keeps the superseded record of b.
-    "abort before the first batch read": Scenario(
+    # The second round starts behind the abort, and reads its marker again: the producer's later commits count.
+    "abort before the first dirty offset": Scenario(
         (
             Round(
                 (
@@ -30,8 +29,6 @@ CORNERS: dict[str, Scenario] = {
             ),
             Round(()),
         ),
-        {"index.interval.bytes": 0},
-        {"index.interval.bytes": 0},
     ),
 }
 
