@@ -48,8 +48,8 @@ def kernels() -> list[Kernel]:
     return [native, REFERENCE]
 
 
-def clean(directory: Path, cleaning: Cleaning, kernel: Kernel) -> PartitionReport:
-    """Cleans a copy of the round's directory as `compactd clean --once --kafka-map` does, and removes what it replaced."""
+def clean(directory: Path, cleaning: Cleaning, kernel: Kernel, once: bool = True) -> PartitionReport:
+    """Cleans a copy of the round's directory as `compactd clean --kafka-map` does, and removes what it replaced."""
     image = cleaning.image
     job = CleanJob(
         parse_partition_dir(directory.name).topic_partition,
@@ -63,12 +63,12 @@ def clean(directory: Path, cleaning: Cleaning, kernel: Kernel) -> PartitionRepor
     )
     options = CleanOptions(
         now_ms=image.now_ms,
-        once=True,
+        once=once,
         kafka_map=True,
         map_memory_bytes=cleaning.map_slots * KAFKA_SLOT_BYTES,
         map_load_factor=cleaning.load_factor,
     )
     report = clean_partition(job, options, kernel, time.monotonic)
     for path in report.deleted:
-        path.unlink()
+        path.unlink(missing_ok=True)  # a later round replaced the same file again
     return report

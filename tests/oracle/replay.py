@@ -84,10 +84,12 @@ class Kill:
     indexes_lost: bool
 
 
-def play(oracle: Oracle, scenario: Scenario, work: Path, kill: Kill | None = None) -> Iterator[Cleaning]:
+def play(
+    oracle: Oracle, scenario: Scenario, work: Path, kill: Kill | None = None, keep: bool = False
+) -> Iterator[Cleaning]:
     """Every round of the scenario in turn. `work`: an empty directory; its log dirs stay valid until the next round.
 
-    `kill`: how the broker stops before each clean; None: in order.
+    `kill`: how the broker stops before each clean; None: in order. `keep`: directories stay when the next round begins.
     """
     log_dir = work / "kafka"
     directory = log_dir / PARTITION
@@ -127,7 +129,8 @@ def play(oracle: Oracle, scenario: Scenario, work: Path, kill: Kill | None = Non
         if cleaning.stats is not None:
             checkpoint = cleaning.stats["nextDirtyOffset"]
         yield cleaning
-        shutil.rmtree(before.parent)
+        if not keep:
+            shutil.rmtree(before.parent)
         if cleaning.error is not None:
             return
 
