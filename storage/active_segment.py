@@ -17,6 +17,7 @@ from compactd.storage.kernel.interface import AbortedTransaction
 from compactd.storage.live_segment import Home, LiveSegment, Resources
 from compactd.storage.open_files import OpenFile
 from compactd.storage.records.batch import BatchHeader
+from compactd.storage.time_index import LARGEST_RELATIVE
 from compactd.storage.transaction_index import encode_transaction
 
 
@@ -45,10 +46,14 @@ def create_segment(home: Home, base_offset: int, config: TopicConfig, resources:
 class ActiveSegment:
     """The one segment of a log that is written. Only the log's owner uses it."""
 
+    __slots__ = ("_last_fitting", "bytes_since_last_entry", "indexes_full", "segment")
+
     def __init__(self, segment: LiveSegment) -> None:
         self.segment = segment
         #: In memory only: after a start and after a truncation it begins at 0 (facts 10.4).
         self.bytes_since_last_entry = 0
+        self.indexes_full = segment.offsets.is_full or segment.times.is_full
+        self._last_fitting = segment.base_offset + LARGEST_RELATIVE
 
     def must_roll(
         self, config: TopicConfig, incoming_bytes: int, max_timestamp: int, last_offset: int, now_ms: int
@@ -59,53 +64,58 @@ class ActiveSegment:
         """
         segment = self.segment
         size = segment.size
-        if size > config.segment_bytes - incoming_bytes:
+        if size > config.segment_bytes - incoming_bytes or self.indexes_full or not self._fits(last_offset):
             return True
-        if segment.offsets.is_full or segment.times.is_full or not segment.fits(last_offset):
-            return True
-        return size > 0 and self._waited(max_timestamp, now_ms) > longest_ms(config) - segment.roll_jitter_ms
+        if size == 0:
+            return False
+        first = segment.first_timestamp()
+        waited = max_timestamp - first if first >= 0 else now_ms - segment.created_ms
+        return waited > longest_ms(config) - segment.roll_jitter_ms
 
-    def _waited(self, max_timestamp: int, now_ms: int) -> int:
-        first = self.segment.first_timestamp()
-        return max_timestamp - first if first >= 0 else now_ms - self.segment.created_ms
+    def _fits(self, offset: int) -> bool:
+        return self.segment.base_offset <= offset <= self._last_fitting
 
     def append(self, data: bytes | bytearray | memoryview, batches: Sequence[BatchHeader]) -> None:
         """Writes whole batches behind the last one; `batches` are their headers in order (positions are not used).
 
         OffsetOverflowError: the last one does not fit the segment. StorageIOError: nothing was appended.
         """
+        self.write(data, batches[-1].last_offset)
+        for batch in batches:
+            self.note(batch.last_offset, batch.max_timestamp, batch.size)
+
+    def write(self, data: bytes | bytearray | memoryview, last_offset: int) -> None:
+        """The first half of an append: the bytes. Readers see them once `note` was called for each batch."""
         segment = self.segment
-        if not segment.fits(batches[-1].last_offset):
+        if not self._fits(last_offset):
             raise OffsetOverflowError(
-                path=segment.path(names.log_name),
-                offset=batches[-1].last_offset,
-                base_offset=segment.base_offset,
-                source=0,
+                path=segment.path(names.log_name), offset=last_offset, base_offset=segment.base_offset, source=0
             )
-        position = segment.size
         held = segment.acquire_writable()
         try:
             assert held.output is not None
             held.output.write(data)
         except StorageIOError:
-            self._take_back(held, position)
+            self._take_back(held, segment.size)
             raise
         finally:
             held.release()
-        interval, since, largest = segment.index_interval_bytes, self.bytes_since_last_entry, segment.largest
-        for batch in batches:
-            if batch.max_timestamp > largest[0]:
-                segment.largest = largest = (batch.max_timestamp, batch.last_offset)
-            if since > interval:
-                segment.offsets.append(batch.last_offset, position)
-                segment.times.maybe_append(*largest)
-                since = 0
-            since += batch.size
-            position += batch.size
-        self.bytes_since_last_entry = since
-        if segment.size == 0:
-            segment.note_first_timestamp(batches[0].max_timestamp)
-        segment.size = position
+
+    def note(self, last_offset: int, max_timestamp: int, size: int) -> None:
+        """The second half, for one batch: index entries where they are due, timestamps, size (LogSegment.append)."""
+        segment = self.segment
+        position = segment.size
+        if max_timestamp > segment.largest[0]:
+            segment.largest = (max_timestamp, last_offset)
+        if self.bytes_since_last_entry > segment.index_interval_bytes:
+            segment.offsets.append(last_offset, position)
+            segment.times.maybe_append(*segment.largest)
+            self.indexes_full = segment.offsets.is_full or segment.times.is_full
+            self.bytes_since_last_entry = 0
+        self.bytes_since_last_entry += size
+        if position == 0:
+            segment.note_first_timestamp(max_timestamp)
+        segment.size = position + size
 
     def _take_back(self, held: OpenFile, size: int) -> None:
         with contextlib.suppress(CompactdError):
@@ -164,6 +174,7 @@ class ActiveSegment:
             segment.created_ms = now_ms
             segment.note_first_timestamp(None)
         self.bytes_since_last_entry = 0
+        self.indexes_full = segment.offsets.is_full or segment.times.is_full
         if largest_known:
             segment.largest = self._largest_left()
 
@@ -244,6 +255,6 @@ def files_to_sync(segment: LiveSegment) -> tuple[OpenFile, list[Output]]:
 
 def longest_ms(config: TopicConfig) -> int:
     """How long a segment may go on: segment.ms, or less where max.compaction.lag.ms wants it cleaned earlier."""
-    if config.compact and config.max_compaction_lag_ms > 0:
-        return min(config.max_compaction_lag_ms, config.segment_ms)
+    if config.max_compaction_lag_ms < config.segment_ms and config.compact:
+        return config.max_compaction_lag_ms
     return config.segment_ms

@@ -49,7 +49,7 @@ class FileLayer:
         """Opens for reading and writing, made if absent, content untouched: for files that grow at their end."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
 
-    def write(self, fd: int, data: memoryview) -> int:
+    def write(self, fd: int, data: bytes | bytearray | memoryview) -> int:
         """Writes at the descriptor's position; returns how many bytes went, maybe fewer than given."""
         return os.write(fd, data)
 
@@ -138,14 +138,22 @@ class Output:
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Writes all of it, however many calls that takes."""
-        rest = memoryview(data).cast("B")
-        with _reported(self.path, "write"):
-            while rest:
-                count = _layer.write(self.fileno(), rest)
+        try:
+            count = _layer.write(self._fd, data)
+            self.size += count
+            if count == len(data):
+                return
+            rest = memoryview(data).cast("B")
+            while True:
                 if count <= 0:
                     raise OSError(errno.EIO, "write made no progress")
-                self.size += count
                 rest = rest[count:]
+                if not rest:
+                    return
+                count = _layer.write(self.fileno(), rest)
+                self.size += count
+        except OSError as error:
+            raise failed(self.path, "write", error) from error
 
     def sync(self) -> None:
         with _reported(self.path, "fsync"):

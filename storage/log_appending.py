@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from compactd.config.errors import (
     CorruptMessageError,
@@ -17,21 +16,28 @@ from compactd.config.errors import (
     UnexpectedOffsetError,
 )
 from compactd.storage.active_segment import FlushJob
+from compactd.storage.kernel.validating import Admitted
 from compactd.storage.live_segment import LiveSegment
 from compactd.storage.log_reading import LogReading
-from compactd.storage.producer_append import Origin, ProducerChanges
-from compactd.storage.records.batch import Batch, BatchHeader
+from compactd.storage.producer_append import Origin, ProducerChanges, follows_on, note_batch
+from compactd.storage.records.batch import Batch, BatchHeader, read_header
 from compactd.storage.records.builder import control_batch
 from compactd.storage.records.control import EndTransactionMarker, parse_end_transaction
 from compactd.storage.records.varint import MalformedError
 from compactd.storage.time_index import LARGEST_RELATIVE
-from compactd.storage.validator import AppendRules, Buffer, read_batches_of, validate_for_leader
+from compactd.storage.validator import (
+    AppendRules,
+    Buffer,
+    admission_of,
+    read_batches_of,
+    validate_for_leader,
+    writable,
+)
 
 _LOGGER = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(NamedTuple):
     """What an append did. Offsets absolute; -1 where nothing was appended."""
 
     first_offset: int
@@ -64,8 +70,19 @@ class LogAppending(LogReading):
         A bytearray, or a memoryview of one, is changed in place. Raises the refusals of storage.validator and
         storage.producer_append, RecordListTooLargeError, StorageIOError, LogOfflineError: nothing was appended then.
         """
-        self._check_open()
-        self._save_topic_id()
+        local = self.local
+        if self._closed or local.failure is not None:
+            self._check_open()
+        if self._topic_id_unsaved:
+            self._save_topic_id()
+        if origin is Origin.CLIENT:
+            if local.config is not self._admission_config:
+                self._admission, self._admission_config = admission_of(local.config), local.config
+            if self._admission is not None:
+                stamped = writable(data, len(data))
+                admitted = self._admission.admit(stamped, local.end.offset, leader_epoch, now_ms)
+                if admitted is not None:
+                    return self._append_admitted(stamped, admitted, leader_epoch, now_ms)
         headers = read_batches_of(data, self.home.path)
         if not headers:
             return self._nothing()
@@ -194,6 +211,38 @@ class LogAppending(LogReading):
         return Appended(
             first.base_offset, last.last_offset, max_timestamp, log_append_time, self.log_start_offset, False, flush_due
         )
+
+    def _append_admitted(
+        self, data: bytearray | memoryview, admitted: Admitted, leader_epoch: int, now_ms: int
+    ) -> Appended:
+        """`_append` of the usual batch of a producer, checked and stamped already: the same steps, without a header."""
+        last_offset, max_timestamp, producer_id, producer_epoch, base_sequence, transactional = admitted
+        local = self.local
+        config, first_offset, size = local.config, local.end.offset, len(data)
+        entries = self.epochs.entries
+        is_known = entries and entries[-1][0] == leader_epoch and entries[-1][1] <= first_offset
+        if not is_known and leader_epoch >= 0 and self.epochs.assign(leader_epoch, first_offset):
+            self._write_epochs()
+        append_time = now_ms if config.message_timestamp_type == "LogAppendTime" else -1
+        if size > config.segment_bytes:
+            raise RecordListTooLargeError(path=self.home.path, size=size, limit=config.segment_bytes)
+        entry = None
+        if producer_id >= 0:
+            entry = follows_on(self.producers, producer_id, producer_epoch, base_sequence, transactional)
+            if entry is None:
+                headers = [read_header(data, 0, self.home.path)]
+                return self._append(data, headers, first_offset, max_timestamp, append_time, Origin.CLIENT, now_ms, 0)
+        if local.active.must_roll(config, size, max_timestamp, last_offset, now_ms):
+            self.roll(first_offset, now_ms=now_ms)
+        local.append_one(data, last_offset, max_timestamp)
+        if entry is not None:
+            note_batch(entry, base_sequence, first_offset, last_offset, max_timestamp)
+        end = self.snapshots.map_end_offset = last_offset + 1
+        flush_due = end - local.recovery_point >= config.flush_messages
+        if flush_due and not self.group_commit:
+            self.flush(now_ms)
+            flush_due = False
+        return Appended(first_offset, last_offset, max_timestamp, append_time, self.log_start_offset, False, flush_due)
 
     def _apply(self, changes: ProducerChanges) -> None:
         """The append is in the log: its effect on producers, transactions and the transaction index."""

@@ -13,6 +13,7 @@ from compactd.config.settings import TopicConfig
 from compactd.storage import names
 from compactd.storage.active_segment import create_segment
 from compactd.storage.kernel.interface import ActiveProducer
+from compactd.storage.kernel.validating import Admission
 from compactd.storage.live_segment import Home, LiveSegment, Resources
 from compactd.storage.loaded_log import LoadedLog
 from compactd.storage.local_log import Background, LocalLog, OffsetPosition, View
@@ -67,6 +68,9 @@ class LogState:
         self.last_flush_ms = now_ms
         self._epochs_changed = False
         self._closed = False
+        #: The short cut for producers' batches, and the settings that it was made for.
+        self._admission: Admission | None = None
+        self._admission_config: TopicConfig | None = None
         self._high_watermark = OffsetPosition(loaded.log_start_offset)
         self._first_unstable: OffsetPosition | None = None
         self.topic_id = loaded.topic_id

@@ -215,6 +215,25 @@ class ProducerChanges:
         )
 
 
+def follows_on(
+    state: ProducerState, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool
+) -> ProducerEntry | None:
+    """The producer's entry, if a client's batch is just the next one of it outside transactions: nothing more to check."""
+    entry = state.get(producer_id)
+    if entry is None or transactional or entry.producer_epoch != producer_epoch or not entry.batches:
+        return None
+    if entry.current_txn_first_offset is not None or base_sequence != entry.batches[-1].last_sequence + 1:
+        return None
+    return entry
+
+
+def note_batch(entry: ProducerEntry, base_sequence: int, base_offset: int, last_offset: int, timestamp: int) -> None:
+    """Takes in a batch that `follows_on`, once it is in the log."""
+    delta = last_offset - base_offset
+    entry.batches.append(BatchMetadata((base_sequence + delta) & _LARGEST_SEQUENCE, last_offset, delta, timestamp))
+    entry.last_timestamp = timestamp
+
+
 def _without_batches(entry: ProducerEntry | None, producer_id: int) -> ProducerEntry:
     if entry is None:
         return ProducerEntry(producer_id)

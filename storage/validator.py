@@ -24,7 +24,7 @@ from compactd.config.errors import (
     UnsupportedCompressionTypeError,
 )
 from compactd.config.settings import TopicConfig
-from compactd.storage.kernel.validating import NO_KEY, RecordError, validate_batch
+from compactd.storage.kernel.validating import NO_KEY, Admission, RecordError, make_admission, validate_batch
 from compactd.storage.producer_append import Origin
 from compactd.storage.records.batch import (
     CODEC_MASK,
@@ -84,6 +84,19 @@ class AppendRules:
     leader_epoch: int
     #: Of the first record to come.
     next_offset: int
+
+
+def admission_of(config: TopicConfig) -> Admission | None:
+    """The short cut for the usual batch of a producer under these settings; None without the native kernel."""
+    return make_admission(
+        keys_required=config.compact,
+        append_time=config.message_timestamp_type == "LogAppendTime",
+        before_ms=config.message_timestamp_before_max_ms,
+        after_ms=config.message_timestamp_after_max_ms,
+        largest_body=config.max_decompressed_message_bytes,
+        largest_batch=config.max_message_bytes,
+        codec=None if config.compression_type == "producer" else int(_CODECS[config.compression_type]),
+    )
 
 
 def read_batches_of(data: Buffer, path: str) -> list[BatchHeader]:
@@ -203,7 +216,7 @@ def _check_header(header: BatchHeader, rules: AppendRules) -> None:
 
 def _assign_in_place(data: Buffer, header: BatchHeader, max_timestamp: int, rules: AppendRules) -> Validated:
     """Sets offsets and epoch, and type and largest timestamp where they differ; only then is there a new CRC."""
-    buffer = _writable(data, header.size)
+    buffer = writable(data, header.size)
     base = rules.next_offset
     _BASE_OFFSET.pack_into(buffer, 0, base)
     _LEADER_EPOCH.pack_into(buffer, _LEADER_EPOCH_AT, rules.leader_epoch)
@@ -237,7 +250,8 @@ def _assign_in_place(data: Buffer, header: BatchHeader, max_timestamp: int, rule
     return Validated(buffer, [assigned], max_timestamp, rules.now_ms if append_time else -1)
 
 
-def _writable(data: Buffer, size: int) -> bytearray | memoryview:
+def writable(data: Buffer, size: int) -> bytearray | memoryview:
+    """The batch where it can be stamped: in place where the caller's memory allows it, else a copy."""
     if isinstance(data, bytearray) and len(data) == size:
         return data
     if isinstance(data, memoryview) and not data.readonly:

@@ -228,7 +228,7 @@ class FaultyLayer(FileLayer):
 
         return self._call(Call("open_lock", (path,)), run)
 
-    def write(self, fd: int, data: memoryview) -> int:
+    def write(self, fd: int, data: bytes | bytearray | memoryview) -> int:
         call = Call("write", (self._path(fd),), len(data))
         for rule in self._rules:
             if rule.code == -1 and not self.dead and rule.matches(call):

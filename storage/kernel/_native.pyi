@@ -55,3 +55,19 @@ def scan_segment(
     produced_from: int = 0,
     start_position: int = 0,
 ) -> tuple[ScannedCounts, bytes, bytes, list[tuple[int, int]], bytes, ScannedFault | None, bool]: ...
+
+class Admission:
+    def __new__(
+        cls,
+        keys_required: bool,
+        append_time: bool,
+        before_ms: int,
+        after_ms: int,
+        largest_body: int,
+        largest_batch: int,
+        codec: int | None,
+    ) -> Admission: ...
+    # (last offset, largest timestamp, producer id, producer epoch, base sequence, transactional)
+    def admit(
+        self, batch: bytearray | memoryview, next_offset: int, leader_epoch: int, now_ms: int
+    ) -> tuple[int, int, int, int, int, bool] | None: ...

@@ -10,7 +10,7 @@ import pytest
 from compactd.config.errors import LogOfflineError, OffsetOutOfRangeError, StorageIOError
 from compactd.storage import files
 from tests.file_faults import FaultyLayer
-from tests.storage.log.logs import NOW, at, bases, batch, contents, fill, files_of, lead, new_log, offsets_of, reopened
+from tests.storage.log.logs import NOW, at, bases, batch, contents, files_of, fill, lead, new_log, offsets_of, reopened
 
 SIZE = len(batch())
 

@@ -10,13 +10,20 @@ use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::codecs::Codecs;
-use crate::header::V2_HEADER;
+use crate::header::{i16_at, i32_at, i64_at, LOG_OVERHEAD, V2_HEADER};
 use crate::record;
 
 /// Smaller batches are done before another thread could get the lock.
 const DETACH_FROM: usize = 4 << 10;
 /// What a thread keeps of its decompression buffer between batches.
 const KEPT: usize = 4 << 20;
+
+const CRC_FROM: usize = 21;
+const LOG_APPEND_TIME: i16 = 0x08;
+const TRANSACTIONAL: i16 = 0x10;
+const CONTROL: i16 = 0x20;
+/// Attribute bits that a rewritten header keeps; the others are unused and become 0.
+const KNOWN: i16 = 0x7f;
 
 const NO_KEY: i32 = 1;
 const TIMESTAMP: i32 = 2;
@@ -119,6 +126,117 @@ fn walk(area: &[u8], count: i32, rules: Rules, compressed: bool) -> Result<Summa
         return Err(format!("{} bytes are left after its {count} records", area.len() - at).into());
     }
     Ok((true, largest, consecutive, errors))
+}
+
+/// The rules of one topic for batches of producers, and the assignment of offsets to those that need nothing else.
+///
+/// The usual batch (one, V2, whole, of the topic's codec) is checked and stamped in one call. For any other, and for one that
+/// has to be refused, `admit` changes nothing and answers None: Python then takes the long way, which says what is wrong.
+#[pyclass(frozen)]
+pub struct Admission {
+    keys_required: bool,
+    append_time: bool,
+    before_ms: i64,
+    after_ms: i64,
+    largest_body: usize,
+    largest_batch: usize,
+    /// None: whatever the producer chose.
+    codec: Option<u8>,
+}
+
+/// (last offset, largest timestamp, producer id, producer epoch, base sequence, transactional)
+type Admitted = (i64, i64, i64, i16, i32, bool);
+
+#[pymethods]
+impl Admission {
+    #[new]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        keys_required: bool,
+        append_time: bool,
+        before_ms: i64,
+        after_ms: i64,
+        largest_body: usize,
+        largest_batch: usize,
+        codec: Option<u8>,
+    ) -> Self {
+        Admission { keys_required, append_time, before_ms, after_ms, largest_body, largest_batch, codec }
+    }
+
+    #[allow(unsafe_code)]
+    fn admit(
+        &self,
+        py: Python<'_>,
+        batch: PyBuffer<u8>,
+        next_offset: i64,
+        leader_epoch: i32,
+        now_ms: i64,
+    ) -> PyResult<Option<Admitted>> {
+        if batch.readonly() || !batch.is_c_contiguous() {
+            return Err(PyBufferError::new_err("the batch has to be one piece of writable memory"));
+        }
+        // SAFETY: as in `validate_batch`; the buffer is writable, and the caller gave it away for the time of this call.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(batch.buf_ptr().cast::<u8>(), batch.len_bytes()) };
+        Ok(if bytes.len() >= DETACH_FROM {
+            py.detach(|| self.stamp(bytes, next_offset, leader_epoch, now_ms))
+        } else {
+            self.stamp(bytes, next_offset, leader_epoch, now_ms)
+        })
+    }
+}
+
+impl Admission {
+    fn stamp(&self, bytes: &mut [u8], next_offset: i64, leader_epoch: i32, now_ms: i64) -> Option<Admitted> {
+        let size = bytes.len();
+        if size < V2_HEADER || size > self.largest_batch || i32_at(bytes, 8)? as i64 + LOG_OVERHEAD as i64 != size as i64 {
+            return None;
+        }
+        let attributes = i16_at(bytes, CRC_FROM)?;
+        let codec = (attributes & 7) as u8;
+        let (last_delta, count) = (i32_at(bytes, 23)?, i32_at(bytes, 57)?);
+        let (producer_id, base_sequence) = (i64_at(bytes, 43)?, i32_at(bytes, 53)?);
+        let plain = bytes[16] == 2
+            && i64_at(bytes, 0)? == 0
+            && attributes & (LOG_APPEND_TIME | CONTROL) == 0
+            && codec <= 4
+            && self.codec.is_none_or(|wanted| wanted == codec)
+            && last_delta >= 0
+            && i64::from(count) == i64::from(last_delta) + 1
+            && (producer_id < 0 || base_sequence >= 0);
+        let last_offset = next_offset.checked_add(i64::from(last_delta))?;
+        if !plain || last_offset == i64::MAX {
+            return None;
+        }
+        let (earliest, latest) = if self.append_time {
+            (i64::MIN, i64::MAX)
+        } else {
+            (now_ms.saturating_sub(self.before_ms), now_ms.saturating_add(self.after_ms))
+        };
+        let rules = Rules {
+            base_timestamp: i64_at(bytes, 27)?,
+            append_time: None,
+            keys_required: self.keys_required,
+            earliest,
+            latest,
+            largest_body: self.largest_body,
+        };
+        let (sound, largest, consecutive, errors) = validate(bytes, i32_at(bytes, 17)? as u32, codec, count, rules).ok()?;
+        if !sound || !consecutive || !errors.is_empty() {
+            return None;
+        }
+        let max_timestamp = if self.append_time { now_ms } else { largest };
+        bytes[..8].copy_from_slice(&next_offset.to_be_bytes());
+        bytes[12..16].copy_from_slice(&leader_epoch.to_be_bytes());
+        if self.append_time || i64_at(bytes, 35)? != max_timestamp {
+            let stamped = attributes & KNOWN | if self.append_time { LOG_APPEND_TIME } else { 0 };
+            bytes[21..23].copy_from_slice(&stamped.to_be_bytes());
+            bytes[35..43].copy_from_slice(&max_timestamp.to_be_bytes());
+            let crc = crc32c::crc32c(&bytes[CRC_FROM..]);
+            bytes[17..21].copy_from_slice(&crc.to_be_bytes());
+        }
+        let transactional = attributes & TRANSACTIONAL != 0;
+        Some((last_offset, max_timestamp, producer_id, i16_at(bytes, 51)?, base_sequence, transactional))
+    }
 }
 
 fn body_length(area: &[u8], at: usize) -> usize {
