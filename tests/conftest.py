@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from compactd.storage.kernel import native_kernel
 from tests.oracle.driver import Oracle, build, why_not
 from tests.strategies import SCALES, profile
 
@@ -43,11 +43,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def _kernel() -> str:
-    try:
-        importlib.import_module("compactd.storage.kernel._native")
-    except ImportError as error:
-        return f"reference kernel only, the native one is not built ({error})"
-    return "native kernel"
+    native = native_kernel() is not None
+    return "native kernel" if native else "reference kernel only, the native one is not built"
 
 
 def _java() -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import time
 from pathlib import Path
 
 from compactd.config.settings import TopicConfig
 from compactd.storage.cleaning.run import CleanJob, CleanOptions, PartitionReport, clean_partition
+from compactd.storage.kernel import native_kernel, reference_kernel
 from compactd.storage.kernel.interface import Kernel
-from compactd.storage.kernel.reference import KERNEL as REFERENCE
 from compactd.storage.names import parse_partition_dir
 from compactd.storage.partition import Partition
 from tests.oracle.driver import topic_settings
@@ -39,13 +38,10 @@ def kernels() -> list[Kernel]:
 
     COMPACTD_ORACLE_KERNEL=reference leaves the native one out, to work on the specification alone.
     """
-    if os.environ.get("COMPACTD_ORACLE_KERNEL") == REFERENCE.name:
-        return [REFERENCE]
-    try:
-        native: Kernel = importlib.import_module("compactd.storage.kernel.native_adapter").KERNEL
-    except ImportError:
-        return [REFERENCE]
-    return [native, REFERENCE]
+    reference, native = reference_kernel(), native_kernel()
+    if native is None or os.environ.get("COMPACTD_ORACLE_KERNEL") == reference.name:
+        return [reference]
+    return [native, reference]
 
 
 def clean(directory: Path, cleaning: Cleaning, kernel: Kernel, once: bool = True) -> PartitionReport:
