@@ -215,3 +215,23 @@ class UnexpectedOffsetError(LogError):
     """{path}: refused replicated batches: {detail}."""
 
     # Kafka's UnexpectedAppendOffsetException and OffsetsOutOfOrderException: a follower's fetch went wrong.
+
+
+class WorkerBootError(CompactdError):
+    """This worker cannot run: {detail}. It is not started again; mend the cause, then restart compactd or send it SIGHUP."""
+
+
+class NotRunningError(RefusedError):
+    """{path}: no compactd is running there. Start one with `compactd serve`, or name its --run-dir or --config."""
+
+
+class NoAnswerError(CompactdError):
+    """{path}: compactd is running but did not answer within {seconds} s. Its log says what it is doing."""
+
+    exit_code = EXIT_IO
+
+
+class DaemonError(CompactdError):
+    """compactd cannot go on: {detail}."""
+
+    exit_code = EXIT_IO
