@@ -56,7 +56,7 @@ class Struct(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all."""
 
 
-class NewTopic(Struct):
+class NewTopic(Struct, frozen=True):
     """A topic to create. -1: the broker's default. With `assignments` both numbers must be -1."""
 
     name: str
@@ -68,14 +68,14 @@ class NewTopic(Struct):
     configs: tuple[tuple[str, str | None], ...] = ()
 
 
-class CreateTopics(Struct):
+class CreateTopics(Struct, frozen=True):
     """All of these, each by itself; those that can be created are created in one batch."""
 
     topics: tuple[NewTopic, ...]
     validate_only: bool = False
 
 
-class TopicResult(Struct):
+class TopicResult(Struct, frozen=True):
     """One topic's outcome. On error the numbers are -1; `name` is None where the client gave an unknown id."""
 
     name: str | None
@@ -86,17 +86,17 @@ class TopicResult(Struct):
     replication_factor: int = -1
 
 
-class TopicResults(Struct):
+class TopicResults(Struct, frozen=True):
     results: tuple[TopicResult, ...]
 
 
-class DeleteTopics(Struct):
+class DeleteTopics(Struct, frozen=True):
     """Topics by (name, NO_ID) or by (None, id), as DeleteTopics v6 lists them."""
 
     topics: tuple[tuple[str | None, str], ...]
 
 
-class MorePartitions(Struct):
+class MorePartitions(Struct, frozen=True):
     """`count`: how many partitions the topic shall have in all. `assignments` None: placed by the catalogue."""
 
     name: str
@@ -104,12 +104,12 @@ class MorePartitions(Struct):
     assignments: tuple[tuple[int, ...], ...] | None = None
 
 
-class CreatePartitions(Struct):
+class CreatePartitions(Struct, frozen=True):
     topics: tuple[MorePartitions, ...]
     validate_only: bool = False
 
 
-class ConfigChange(Struct):
+class ConfigChange(Struct, frozen=True):
     """One setting. Of the legacy AlterConfigs `operation` is always SET. Unknown operations are passed on as they are."""
 
     name: str
@@ -117,7 +117,7 @@ class ConfigChange(Struct):
     operation: int = ConfigOperation.SET
 
 
-class ResourceChange(Struct):
+class ResourceChange(Struct, frozen=True):
     """`type`: a ResourceType, or any number that a client sent. `name` of a BROKER: a node id, or "" for the default."""
 
     type: int
@@ -125,7 +125,7 @@ class ResourceChange(Struct):
     configs: tuple[ConfigChange, ...]
 
 
-class AlterConfigs(Struct):
+class AlterConfigs(Struct, frozen=True):
     """`incremental` False: AlterConfigs, which replaces all settings of each resource."""
 
     resources: tuple[ResourceChange, ...]
@@ -133,24 +133,24 @@ class AlterConfigs(Struct):
     validate_only: bool = False
 
 
-class ResourceResult(Struct):
+class ResourceResult(Struct, frozen=True):
     type: int
     name: str
     error: int = 0
     message: str | None = None
 
 
-class ResourceResults(Struct):
+class ResourceResults(Struct, frozen=True):
     """One for each resource, in the order asked."""
 
     results: tuple[ResourceResult, ...]
 
 
-class AllocateProducerIds(Struct):
+class AllocateProducerIds(Struct, frozen=True):
     """Asks for a block of producer ids. Ids of a block that were not used when its holder ends are lost, as in Kafka."""
 
 
-class ProducerIdBlock(Struct):
+class ProducerIdBlock(Struct, frozen=True):
     """Ids first .. first + count - 1, handed out to nobody else, ever."""
 
     first: int
@@ -159,7 +159,7 @@ class ProducerIdBlock(Struct):
     message: str | None = None
 
 
-class MoveReplica(Struct):
+class MoveReplica(Struct, frozen=True):
     """A partition whose copy in another log dir has caught up: from now on it lies in `log_dir` (a path)."""
 
     topic_id: str
@@ -167,20 +167,20 @@ class MoveReplica(Struct):
     log_dir: str
 
 
-class AssignLogDirs(Struct):
+class AssignLogDirs(Struct, frozen=True):
     """Records where partitions lie, before the copy takes the original's place (AlterReplicaLogDirs)."""
 
     moves: tuple[MoveReplica, ...]
 
 
-class MoveResult(Struct):
+class MoveResult(Struct, frozen=True):
     topic_id: str
     partition: int
     error: int = 0
     message: str | None = None
 
 
-class MoveResults(Struct):
+class MoveResults(Struct, frozen=True):
     results: tuple[MoveResult, ...]
 
 

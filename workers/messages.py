@@ -384,6 +384,8 @@ class CataloguePartition(msgspec.Struct, frozen=True, kw_only=True):
     log_dir: str
     #: Number of the broker worker that owns it.
     worker: int
+    #: It has a leader; False: its log dir is offline.
+    online: bool = True
 
 
 class CatalogueTopic(msgspec.Struct, frozen=True, kw_only=True):

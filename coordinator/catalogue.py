@@ -1,0 +1,451 @@
+"""The catalogue: topics, partitions, settings and producer ids, kept where Kafka keeps them, in its records.
+
+One object in one thread (the lane "catalogue"). A change is decided against the image, tried on a copy of it, appended to
+`__cluster_metadata-0` as one batch, fsynced, and only then seen: the image is replaced, never changed, so that others may
+hold on to one. The life of the log between two runs of Kafka: facts kraft-and-coordinators A15.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from compactd.config.errors import RefusedError
+from compactd.coordinator import leadership
+from compactd.coordinator.adoption import Identity, check_log, identify, settle, survey
+from compactd.coordinator.catalogue_messages import (
+    AlterConfigs,
+    AssignLogDirs,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    ErrorCode,
+    MoveReplica,
+    MoveResult,
+    MoveResults,
+    ProducerIdBlock,
+    ResourceResults,
+    Struct,
+    TopicResults,
+    arguments_of,
+    to_raw,
+)
+from compactd.coordinator.config_changes import plan_alter
+from compactd.coordinator.interfaces import CatalogueOutcome, CatalogueSetup, Settings
+from compactd.coordinator.placement import LogDirLoad, place, worker_of
+from compactd.coordinator.topic_changes import Context, Place, Plan, plan_create, plan_delete, plan_grow
+from compactd.storage.metadata.delta import MetadataDelta
+from compactd.storage.metadata.image import BROKER_RESOURCE, MetadataImage, TopicImage
+from compactd.storage.metadata.load import LoadedImage, load_image
+from compactd.storage.metadata.metadata_log import MetadataLog, MetadataLogSettings
+from compactd.storage.metadata.record_types import MetadataRecord, RecordType
+from compactd.storage.metadata.records import read_body, read_frame
+from compactd.storage.metadata.snapshots import write_snapshot
+from compactd.workers.messages import CataloguePartition, CatalogueTopic, CatalogueUpdate
+
+_LOG = logging.getLogger("compactd.catalogue")
+
+#: Producer ids are handed out in blocks of this many.
+PRODUCER_ID_BLOCK = 1000
+
+#: Records of one batch, where several will do; Kafka splits at the same number.
+_BATCH_RECORDS = 10_000
+
+_CORDONED = "cordoned.log.dirs"
+
+Nodes = tuple[tuple[int, str, int], ...]
+
+
+class Catalogue:
+    """Open one with `open`, then `start` it. Errors of the disk are StorageIOError, LogOfflineError."""
+
+    def __init__(
+        self,
+        setup: CatalogueSetup,
+        cluster_id: str,
+        identities: Sequence[Identity],
+        log: MetadataLog,
+        loaded: LoadedImage,
+        bootstrap: leadership.Bootstrap,
+        places: dict[tuple[str, int], str],
+    ) -> None:
+        self._setup = setup
+        self._settings = setup.settings
+        self._clock = setup.clock
+        self._cluster_id = cluster_id
+        self._identities = {identity.directory_id: identity for identity in identities}
+        self._log = log
+        self._bootstrap = bootstrap
+        self._image = loaded.image
+        #: (topic id, partition) to the id of the log dir that holds it, or is to hold it.
+        self._places = places
+        #: Log dirs that failed since the start.
+        self._failed: set[str] = set()
+        self._nodes: Nodes = ()
+        self._started = False
+        self._snapshot_ms = setup.clock.now_ms()
+
+    @classmethod
+    def open(cls, setup: CatalogueSetup) -> Catalogue:
+        """Reads what the log dirs hold, formatting empty ones, and checks that this node may go on with it.
+
+        The log dirs must be locked. RefusedError says what stands in the way and what to do; CorruptFileError: the
+        metadata log can't be read; StorageIOError.
+        """
+        settings = setup.settings
+        first = Path(settings.storage.log_dirs[0]) if settings.storage.log_dirs else None
+        if not setup.log_dirs or (first is not None and first in setup.offline):
+            why = setup.offline.get(first, "no log dir can be used") if first is not None else "log.dirs is empty"
+            raise RefusedError(
+                path=str(first),
+                reason=f"it is the first entry of log.dirs, which holds the catalogue, and can not be used: {why}",
+                advice="Mend it; nothing can be served without the catalogue.",
+            )
+        node_id = settings.daemon.node_id
+        cluster_id, identities = identify(setup.log_dirs, setup.offline, node_id, setup.clock.now_ms())
+        log = MetadataLog.open(setup.log_dirs[0], log_settings(settings))
+        try:
+            loaded = load_image(log)
+            bootstrap = leadership.read_bootstrap(log, loaded)
+            check_log(log, loaded, bootstrap, node_id, identities[0])
+            found = survey(identities, loaded, node_id)
+            if found.strays and not loaded.has_records:
+                raise RefusedError(
+                    path=str(log.directory),
+                    reason=f"the metadata log is empty, yet there are partitions, such as {found.strays[0].path}",
+                    advice="Restore the metadata log from a backup: without it no topic is known, and Kafka would set "
+                    "all of them aside.",
+                )
+        except BaseException:
+            log.close()
+            raise
+        for action in log.actions:
+            _LOG.info("%s: %s", log.directory, action)
+        settle(found)
+        return cls(setup, cluster_id, identities, log, loaded, bootstrap, found.places)
+
+    # ---- what is known
+
+    @property
+    def cluster_id(self) -> str:
+        return self._cluster_id
+
+    @property
+    def node_id(self) -> int:
+        return self._settings.daemon.node_id
+
+    @property
+    def broker_epoch(self) -> int:
+        """Of this node's registration, for the clean shutdown markers; -1 before `start`."""
+        registration = self._image.brokers.get(self.node_id)
+        return -1 if registration is None else int(registration["brokerEpoch"])
+
+    @property
+    def image(self) -> MetadataImage:
+        """Everything that is durable. It never changes: the next change has another one."""
+        return self._image
+
+    # ---- life
+
+    def start(self, nodes: Nodes) -> CatalogueUpdate:
+        """Begins to write: a new raft epoch, what a fresh log needs, leadership of every partition. The full catalogue.
+
+        `nodes`: (node id, host, port) that clients are told, by worker number.
+        """
+        now_ms, log, bootstrap = self._clock.now_ms(), self._log, self._bootstrap
+        self._nodes = nodes
+        kraft_version = max(self._image.kraft_version, bootstrap.kraft_version)
+        log.begin_epoch(self.node_id, now_ms, kraft_version, bootstrap.controls)
+        delta = MetadataDelta(self._image)
+        for control, data in bootstrap.decoded_controls:
+            delta.control(control, data)
+        self._image = delta.apply(log.end_offset, log.last_epoch, now_ms)
+        self._commit(bootstrap.records)
+        host, port = (nodes[0][1], nodes[0][2]) if nodes else ("127.0.0.1", 9092)
+        self._commit(
+            leadership.registration_records(
+                self._image, self.node_id, log.end_offset, host, port, sorted(self._identities)
+            )
+        )
+        self._place_homeless()
+        self._commit(leadership.elect(self._image, self.node_id, self._places, self._is_online))
+        self._started = True
+        self._snapshot_ms = now_ms
+        return self.full_update()
+
+    def change(self, operation: str, arguments: msgspec.Raw) -> CatalogueOutcome:
+        """Decides and, unless refused, writes one change; durable on return.
+
+        Raises KeyError for an unknown operation and msgspec.ValidationError for arguments that don't fit it. After
+        StorageIOError nothing of the change is in the image, and LogOfflineError says that no more can be made.
+        """
+        results, update = self.apply(operation, arguments_of(operation, arguments))
+        return CatalogueOutcome(results=to_raw(results), update=update)
+
+    def apply(self, operation: str, arguments: Struct) -> tuple[Struct, CatalogueUpdate | None]:
+        """As `change`, with arguments and results as structs."""
+        operations: dict[str, Callable[[Any], tuple[Struct, CatalogueUpdate | None]]] = {
+            "create_topics": self._create_topics,
+            "delete_topics": self._delete_topics,
+            "create_partitions": self._create_partitions,
+            "alter_configs": self._alter_configs,
+            "allocate_producer_ids": self._allocate_producer_ids,
+            "assign_log_dirs": self._assign_log_dirs,
+        }
+        return operations[operation](arguments)
+
+    def log_dir_failed(self, log_dir: Path) -> CatalogueUpdate | None:
+        """This dir takes no new partitions until the next start, and those it holds have no leader."""
+        identity = next((entry for entry in self._identities.values() if entry.path == log_dir), None)
+        if identity is None or identity.directory_id in self._failed:
+            return None
+        self._failed.add(identity.directory_id)
+        lost = {key for key, directory in self._places.items() if directory == identity.directory_id}
+        return self._commit(leadership.resign(self._image, self.node_id, lost))
+
+    def settings_changed(self, settings: Settings) -> None:
+        """From now on these count for new topics, placement, snapshots and retention."""
+        self._settings = settings
+        self._log.settings = log_settings(settings)
+
+    def maintain(self) -> None:
+        """Writes a snapshot when one is due, and deletes what it and time make superfluous."""
+        now_ms, settings = self._clock.now_ms(), self._log.settings
+        grown = self._log.bytes_since_snapshot
+        interval = settings.max_snapshot_interval_ms
+        is_old = grown > 0 and 0 < interval <= now_ms - self._snapshot_ms
+        if self._image.features and (grown >= settings.max_record_bytes_between_snapshots or is_old):
+            self._log.add_snapshot(write_snapshot(self._log.directory, self._image, now_ms))
+            self._snapshot_ms = now_ms
+        for path in self._log.trim(now_ms):
+            _LOG.info("removed %s, covered by a newer snapshot", path)
+
+    def close(self) -> None:
+        """Orderly stop: every leadership is given up in Kafka's own form, so that the next start is a clean one."""
+        try:
+            if self._started:
+                self._started = False
+                led = set(self._places)
+                self._commit(leadership.resign(self._image, self.node_id, led))
+        finally:
+            self._log.close()
+
+    # ---- what others are told
+
+    def full_update(self) -> CatalogueUpdate:
+        """The whole catalogue."""
+        return CatalogueUpdate(
+            full=True,
+            metadata_offset=self._image.offset - 1,
+            cluster_id=self._cluster_id,
+            topics=tuple(self._topic(topic) for topic in self._image.topics.values()),
+            broker_configs={
+                name: dict(values) for (kind, name), values in self._image.configs.items() if kind == BROKER_RESOURCE
+            },
+            features=dict(self._image.features),
+            nodes=self._nodes,
+        )
+
+    def _update(self, delta: MetadataDelta) -> CatalogueUpdate:
+        """What changed. Settings of a broker that have all been removed are there as an empty mapping."""
+        image = self._image
+        brokers = {name for kind, name in delta.changed_configs if kind == BROKER_RESOURCE}
+        return CatalogueUpdate(
+            full=False,
+            metadata_offset=image.offset - 1,
+            cluster_id=self._cluster_id,
+            topics=tuple(self._topic(image.topics[name]) for name in sorted(delta.changed_topics)),
+            deleted=tuple(sorted(set(delta.deleted_topics.values()))),
+            broker_configs={name: dict(image.broker_configs(name)) for name in brokers},
+            features=dict(image.features),
+            nodes=self._nodes,
+        )
+
+    def _topic(self, topic: TopicImage) -> CatalogueTopic:
+        workers = self._settings.daemon.broker_workers
+        return CatalogueTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partitions=tuple(
+                CataloguePartition(
+                    partition=number,
+                    leader_epoch=state.leader_epoch,
+                    partition_epoch=state.partition_epoch,
+                    log_dir=self._path_of((topic.topic_id, number)),
+                    worker=worker_of(topic.topic_id, number, workers),
+                    online=state.leader == self.node_id,
+                )
+                for number, state in sorted(topic.partitions.items())
+                if self.node_id in state.replicas
+            ),
+            configs=dict(self._image.topic_configs(topic.name)),
+        )
+
+    def _path_of(self, key: tuple[str, int]) -> str:
+        """Path of a partition's log dir; "" where that is not to be had."""
+        identity = self._identities.get(self._places.get(key, ""))
+        return "" if identity is None else str(identity.path)
+
+    # ---- changes
+
+    def _create_topics(self, request: CreateTopics) -> tuple[Struct, CatalogueUpdate | None]:
+        return self._carry_out(plan_create(request, self._context()))
+
+    def _create_partitions(self, request: CreatePartitions) -> tuple[Struct, CatalogueUpdate | None]:
+        return self._carry_out(plan_grow(request, self._context()))
+
+    def _delete_topics(self, request: DeleteTopics) -> tuple[Struct, CatalogueUpdate | None]:
+        return self._carry_out(plan_delete(request, self._context()))
+
+    def _carry_out(self, plan: Plan) -> tuple[Struct, CatalogueUpdate | None]:
+        return TopicResults(results=tuple(plan.results)), self._commit(plan.records, plan.places)
+
+    def _alter_configs(self, request: AlterConfigs) -> tuple[Struct, CatalogueUpdate | None]:
+        plan = plan_alter(request, self._context(), self._settings.storage.log_dirs)
+        return ResourceResults(results=tuple(plan.results)), self._commit(plan.records)
+
+    def _allocate_producer_ids(self, request: Struct) -> tuple[Struct, CatalogueUpdate | None]:
+        first = self._image.next_producer_id
+        following = first + PRODUCER_ID_BLOCK
+        if following >= 1 << 63:
+            text = "Exhausted all producerIds as the next block's end producerId has exceeded the int64 type limit"
+            return ProducerIdBlock(first=-1, count=0, error=ErrorCode.UNKNOWN_SERVER_ERROR, message=text), None
+        data = {"brokerId": self.node_id, "brokerEpoch": self.broker_epoch, "nextProducerId": following}
+        self._commit([MetadataRecord(RecordType.PRODUCER_IDS, data)])
+        return ProducerIdBlock(first=first, count=PRODUCER_ID_BLOCK), None
+
+    def _assign_log_dirs(self, request: AssignLogDirs) -> tuple[Struct, CatalogueUpdate | None]:
+        results, records, places = [], [], []
+        for move in request.moves:
+            code, message, directory = self._check_move(move)
+            results.append(MoveResult(topic_id=move.topic_id, partition=move.partition, error=code, message=message))
+            if code == ErrorCode.NONE:
+                places.append(Place(move.topic_id, move.partition, directory))
+                records += leadership.moved(self._image, move.topic_id, move.partition, directory)
+        return MoveResults(results=tuple(results)), self._commit(records, places)
+
+    def _check_move(self, move: MoveReplica) -> tuple[ErrorCode, str | None, str]:
+        directory = next(
+            (identity for identity in self._identities.values() if str(identity.path) == move.log_dir), None
+        )
+        if directory is None:
+            return ErrorCode.LOG_DIR_NOT_FOUND, f"{move.log_dir} is not in log.dirs", ""
+        if directory.directory_id in self._failed:
+            return ErrorCode.KAFKA_STORAGE_ERROR, f"log dir {move.log_dir} is offline", ""
+        if (move.topic_id, move.partition) not in self._places:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, ""
+        return ErrorCode.NONE, None, directory.directory_id
+
+    def _context(self) -> Context:
+        taken: Counter[str] = Counter()
+
+        def choose(count: int) -> list[str] | None:
+            chosen = place(count, self._loads(taken))
+            taken.update(chosen or ())
+            return chosen
+
+        daemon = self._settings.daemon
+        return Context(
+            self._image, self.node_id, daemon.num_partitions, daemon.delete_topic_enable, choose, self._inherited
+        )
+
+    def _inherited(self, name: str) -> str | None:
+        """The dynamic broker setting that stands for a compaction lag which a topic doesn't set itself."""
+        for resource in (str(self.node_id), ""):
+            value = self._image.broker_configs(resource).get(f"log.cleaner.{name}")
+            if value is not None:
+                return value
+        return None
+
+    # ---- inside
+
+    def _commit(self, records: Sequence[MetadataRecord], places: Iterable[Place] = ()) -> CatalogueUpdate | None:
+        """Tries the records on the image, appends them, and only then lets them be seen. None: there were none."""
+        if not records:
+            for topic_id, partition, directory in places:
+                self._places[topic_id, partition] = directory
+            return None
+        update = None
+        for start in range(0, len(records), _BATCH_RECORDS):
+            values = [record.value for record in records[start : start + _BATCH_RECORDS]]
+            delta = MetadataDelta(self._image)
+            for value in values:
+                # Read back as the next start will: what it could not read must not be written.
+                frame = read_frame(value)
+                delta.replay(frame.api_key, read_body(frame, value))
+            now_ms = self._clock.now_ms()
+            self._log.append(values, now_ms)
+            self._image = delta.apply(self._log.end_offset, self._log.last_epoch, now_ms)
+            for topic_id, partition, directory in places:
+                self._places[topic_id, partition] = directory
+            if delta.deleted_topics:
+                gone = set(delta.deleted_topics)
+                self._places = {key: directory for key, directory in self._places.items() if key[0] not in gone}
+            update = self._update(delta)
+        return update
+
+    def _loads(self, more: Counter[str]) -> list[LogDirLoad]:
+        counts = Counter(self._places.values()) + more
+        cordoned = self._cordoned()
+        return [
+            LogDirLoad(
+                identity.directory_id,
+                identity.order,
+                counts[identity.directory_id],
+                identity.directory_id not in self._failed,
+                "*" in cordoned or str(identity.path) in cordoned,
+            )
+            for identity in self._identities.values()
+        ]
+
+    def _cordoned(self) -> set[str]:
+        """Paths that take no new partitions: the dynamic setting of this node hides that of the file."""
+        dynamic = self._image.broker_configs(self.node_id).get(_CORDONED)
+        if dynamic is None:
+            return set(self._settings.storage.cordoned_log_dirs)
+        return {entry.strip() for entry in dynamic.split(",") if entry.strip()}
+
+    def _is_online(self, key: tuple[str, int]) -> bool:
+        directory = self._places.get(key)
+        return directory in self._identities and directory not in self._failed
+
+    def _place_homeless(self) -> None:
+        """Gives partitions that no directory was found for the dir of their record, or else a new one.
+
+        Where a configured log dir is offline, one whose dir is unknown may lie there: it stays without a leader.
+        """
+        homeless: list[tuple[str, int]] = []
+        for topic in self._image.topics.values():
+            for number, state in topic.partitions.items():
+                key = (topic.topic_id, number)
+                if key in self._places or self.node_id not in state.replicas:
+                    continue
+                recorded = state.directories[0] if state.directories else ""
+                if recorded in self._identities:
+                    self._places[key] = recorded
+                elif not self._setup.offline:
+                    homeless.append(key)
+        # Cordoned dirs are for what clients make anew; these partitions exist.
+        loads = self._loads(Counter())
+        chosen = place(len(homeless), loads) or place(
+            len(homeless), [LogDirLoad(load.directory_id, load.order, load.partitions, load.online) for load in loads]
+        )
+        self._places.update(zip(homeless, chosen or (), strict=False))
+
+
+def log_settings(settings: Settings) -> MetadataLogSettings:
+    """The metadata log's share of the daemon's settings."""
+    daemon = settings.daemon
+    return MetadataLogSettings(
+        segment_bytes=daemon.metadata_log_segment_bytes,
+        segment_ms=daemon.metadata_log_segment_ms,
+        max_record_bytes_between_snapshots=daemon.metadata_log_max_record_bytes_between_snapshots,
+        max_snapshot_interval_ms=daemon.metadata_log_max_snapshot_interval_ms,
+        max_retention_bytes=daemon.metadata_max_retention_bytes,
+        max_retention_ms=daemon.metadata_max_retention_ms,
+    )
