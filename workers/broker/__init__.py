@@ -1,0 +1,1 @@
+"""The broker worker: owns partitions, and speaks Kafka's protocol."""
