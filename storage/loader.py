@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -293,12 +294,18 @@ class LogLoader:
         for number, segment in enumerate(unflushed):
             if self.recovering is not None:
                 self.recovering(segment, len(unflushed) - number)
-            if self._recover_segment(segment) > 0:
-                later = unflushed[number + 1 :]
-                self._delete_segments(later, snapshots, f"it lies behind the damage in {segment.log_path.name}")
+            if self._recover_segment(segment, partial(self._delete_behind, unflushed, number, snapshots)) > 0:
                 break
         if self.recovering is not None and unflushed:
             self.recovering(unflushed[-1], 0)
+
+    def _delete_behind(self, segments: list[LogSegment], number: int, snapshots: ProducerSnapshots) -> None:
+        """Before a damaged segment is cut: what lies behind the damage goes first.
+
+        Kafka cuts first. Stopped in between, its next start finds nothing damaged, and a log with a hole.
+        """
+        reason = f"it lies behind the damage in {segments[number].log_path.name}"
+        self._delete_segments(segments[number + 1 :], snapshots, reason)
 
     def _cut_torn_tail(self) -> None:
         """The marker says that the log is whole. Where its last batch is torn all the same, it is recovered."""
@@ -319,7 +326,7 @@ class LogLoader:
 
     # ---- one segment
 
-    def _recover_segment(self, segment: LogSegment) -> int:
+    def _recover_segment(self, segment: LogSegment, before_cut: Callable[[], None] | None = None) -> int:
         """Rebuilds what belongs to one segment from its batches, and cuts it at the first bad one. Returns bytes cut."""
         producers = ProducerSnapshots(self.directory, self.producer_expiration_ms)
         earlier = [s for s in self.segments if s.base_offset < segment.base_offset]
@@ -328,7 +335,7 @@ class LogLoader:
         scan = scan_segment(segment.log_path, segment.base_offset, self.config.index_interval_bytes)
         if scan.is_overflow and segment.base_offset not in self._unsplittable:
             raise _OverflowError(segment, scan)
-        cut = self._cut(segment, scan)
+        cut = self._cut(segment, scan, before_cut)
         self._assign_epochs(scan)
         aborted = self._follow_producers(producers, scan)
         sync = self.clean_shutdown or segment.base_offset < self.recovery_point
@@ -342,12 +349,14 @@ class LogLoader:
         self._warn(segment, notes)
         return cut
 
-    def _cut(self, segment: LogSegment, scan: SegmentScan) -> int:
+    def _cut(self, segment: LogSegment, scan: SegmentScan, before_cut: Callable[[], None] | None) -> int:
         """Cuts the `.log` behind its last good batch."""
         size = segment.log_path.stat().st_size
         cut = size - scan.valid_bytes
         if cut == 0:
             return 0
+        if before_cut is not None:
+            before_cut()
         reason = scan.fault.reason if scan.fault is not None else "the file ends in a part of a batch"
         if self.keep_cut and not has_only_zeros(segment.log_path, scan.valid_bytes):
             kept = keep_tail(segment.log_path, scan.valid_bytes, KEPT)
@@ -424,6 +433,8 @@ class LogLoader:
     def _make_active_indexes(self) -> None:
         """The active segment always has its index files, empty ones where nothing is indexed yet."""
         active = self.segments[-1]
+        if not active.trust_indexes:
+            return  # they did not fit the disk; their absence tells the next start to rebuild them
         for path in (active.time_index_path, active.offset_index_path):
             if not path.exists():
                 try:

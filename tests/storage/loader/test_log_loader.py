@@ -374,7 +374,7 @@ def test_corrupted_log_recovery_does_not_delete_producer_state_snapshots_post_re
     for number in range(5):
         batch = build_batch([Record(0, NOW_MS, b"k", b"%d" % number)], base_offset=0)
         log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS)
-        log.roll(NOW_MS)
+        log.roll(now_ms=NOW_MS)
     log.remove_due(NOW_MS + log.config.file_delete_delay_ms)
     log.close(orderly=False)
     assert snapshots(directory) == [5, 6, 7, 8, 9]
