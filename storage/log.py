@@ -202,11 +202,17 @@ class PartitionLog(LogAppending):
         self.update_high_watermark(self.log_end_offset)
 
     def _rebuild_producers(self, offset: int, now_ms: int) -> None:
+        # Kafka forgets transactions whose marker the high watermark has not passed when it rebuilds, and from the next
+        # append on takes them for stable; those whose marker is still in the log are remembered here.
+        unreplicated = {
+            first: last for first, last in self.producers.unreplicated_txns.items() if self.high_watermark <= last < offset
+        }
         try:
             self.snapshots.rebuild(self.segments, self.log_start_offset, offset, now_ms)
         except StorageIOError as error:
             self.local.failed(error)
             raise
+        self.producers.unreplicated_txns.update(unreplicated)
         self._note_first_unstable()
 
     # ---- swap
