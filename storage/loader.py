@@ -294,18 +294,20 @@ class LogLoader:
         for number, segment in enumerate(unflushed):
             if self.recovering is not None:
                 self.recovering(segment, len(unflushed) - number)
-            if self._recover_segment(segment, partial(self._delete_behind, unflushed, number, snapshots)) > 0:
+            later = unflushed[number + 1 :]
+            if self._recover_segment(segment, partial(self._delete_behind, segment, later)) > 0:
+                for gone in later:
+                    self._delete_snapshot(snapshots, gone.base_offset)
                 break
         if self.recovering is not None and unflushed:
             self.recovering(unflushed[-1], 0)
 
-    def _delete_behind(self, segments: list[LogSegment], number: int, snapshots: ProducerSnapshots) -> None:
+    def _delete_behind(self, damaged: LogSegment, later: list[LogSegment]) -> None:
         """Before a damaged segment is cut: what lies behind the damage goes first.
 
         Kafka cuts first. Stopped in between, its next start finds nothing damaged, and a log with a hole.
         """
-        reason = f"it lies behind the damage in {segments[number].log_path.name}"
-        self._delete_segments(segments[number + 1 :], snapshots, reason)
+        self._delete_segments(later, f"it lies behind the damage in {damaged.log_path.name}")
 
     def _cut_torn_tail(self) -> None:
         """The marker says that the log is whole. Where its last batch is torn all the same, it is recovered."""
@@ -318,8 +320,7 @@ class LogLoader:
 
     def _empty_log(self, snapshots: ProducerSnapshots, end: int) -> None:
         reason = f"the log ends at {end}, below its log start offset {self.log_start_offset}"
-        # Every snapshot goes at once, so none waits as `.deleted` beside its segment.
-        self._delete_segments(list(self.segments), None, reason)
+        self._delete_segments(list(self.segments), reason)
         self.epochs.entries.clear()
         self._epochs_changed = True
         snapshots.truncate_fully_and_start_at(self.log_start_offset)
@@ -402,7 +403,7 @@ class LogLoader:
 
     # ---- whole segments
 
-    def _delete_segments(self, doomed: list[LogSegment], snapshots: ProducerSnapshots | None, reason: str) -> None:
+    def _delete_segments(self, doomed: list[LogSegment], reason: str) -> None:
         """Takes segments out of the log, newest first, so that a stop in between leaves no hole."""
         suffix = KEPT if self.keep_cut else names.DELETED
         for segment in reversed(doomed):
@@ -414,12 +415,14 @@ class LogLoader:
                     files.rename(path, target)
                     if not self.keep_cut:
                         self.deleted_files.append(target)
-            marked = snapshots.mark_for_deletion(segment.base_offset, suffix) if snapshots is not None else None
-            if marked is not None and not self.keep_cut:
-                self.deleted_files.append(marked)
             self._note(DELETED, segment.log_path, f"{segment.size} bytes: {reason}")
         if doomed:
             files.fsync_dir(self.directory)
+
+    def _delete_snapshot(self, snapshots: ProducerSnapshots, offset: int) -> None:
+        marked = snapshots.mark_for_deletion(offset, KEPT if self.keep_cut else names.DELETED)
+        if marked is not None and not self.keep_cut:
+            self.deleted_files.append(marked)
 
     def _create_segment(self, base_offset: int) -> None:
         path = self.directory / names.log_name(base_offset)
