@@ -260,7 +260,7 @@ class LiveSegment:
         expected, position = self.offsets.lookup(offset)
         held = self.acquire()
         try:
-            if position:
+            if 0 < position < self.size:
                 try:
                     found = self._search(held, position, end, offset, expected)
                 except CorruptBatchError:

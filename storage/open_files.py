@@ -48,11 +48,18 @@ class OpenFile:
 
     def release(self) -> None:
         """One user less. A file that left the set meanwhile is closed with its last user."""
-        with self.owner.lock:
+        owner = self.owner
+        with owner.lock:
             self.users -= 1
-            if self.users > 0 or self.kept:
+            if self.users > 0:
                 return
-        self.close()
+            if self.kept:
+                if len(owner) <= owner.limit:
+                    return
+                doomed = owner.surplus()
+            else:
+                doomed = [self]
+        close_all(doomed)
 
     def close(self) -> None:
         """Closes the descriptor, whoever holds it: for `OpenFiles`."""
@@ -105,7 +112,7 @@ class OpenFiles:
                 slot.file = opened
                 self._recent[slot] = None
                 self._recent.move_to_end(slot)
-                doomed = self._surplus()
+                doomed = self.surplus()
                 if other is not None:  # open for reading only: it stays with those who hold it
                     other.kept = False
                     if other.users == 0:
@@ -134,8 +141,8 @@ class OpenFiles:
                 return
         found.close()
 
-    def _surplus(self) -> list[OpenFile]:
-        """Takes the least recently used files that nobody holds out of the set until it is small enough."""
+    def surplus(self) -> list[OpenFile]:
+        """Takes the least recently used files that nobody holds out of the set until it is small enough; lock held."""
         doomed: list[OpenFile] = []
         if len(self._recent) <= self.limit:
             return doomed
