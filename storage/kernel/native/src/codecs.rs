@@ -1,8 +1,9 @@
 //! Compression of record areas, byte for byte as Kafka 4.4.0 does it at default levels (facts 2.10).
 
-use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
+use flate2::{Compress, Compression, FlushCompress, Status};
 
 use crate::errors::Damage;
+use crate::memory::{Inflated, Inflater};
 use crate::{lz4, snappy};
 
 /// Largest decompressed record area, as in Kafka, where it has to fit a Java array or buffer.
@@ -18,7 +19,7 @@ pub fn too_large(limit: usize) -> Damage {
 #[derive(Default)]
 pub struct Codecs {
     deflate: Option<Compress>,
-    inflate: Option<Decompress>,
+    inflate: Option<Inflater>,
     snappy: snappy::Encoder,
     zstd: Option<zstd_safe::CCtx<'static>>,
     unzstd: Option<zstd_safe::DCtx<'static>>,
@@ -83,30 +84,27 @@ impl Codecs {
     }
 
     fn gunzip_member<'a>(&mut self, data: &'a [u8], out: &mut Vec<u8>) -> Result<&'a [u8], Damage> {
-        const BROKEN: &str = "its gzip data cannot be decompressed";
+        const CUT: &str = "its gzip data is cut short";
         let body = gzip_body(data).ok_or("its gzip header is damaged")?;
-        let inflate = self.inflate.get_or_insert_with(|| Decompress::new(false));
-        inflate.reset(false);
+        let inflate = match &mut self.inflate {
+            Some(inflate) => inflate,
+            none => none.insert(Inflater::new().ok_or("there is no memory to decompress its records")?),
+        };
         let start = out.len();
-        out.reserve((body.len() * 3).clamp(STEP, 16 << 20));
-        loop {
-            let consumed = inflate.total_in() as usize;
-            let produced = out.len();
-            let left = body.get(consumed..).ok_or(BROKEN)?;
-            let status = inflate.decompress_vec(left, out, FlushDecompress::None).map_err(|_| BROKEN)?;
-            if out.len() > LARGEST_AREA {
-                return Err(too_large(LARGEST_AREA));
+        // The buffer stays from batch to batch, so it rarely has to grow.
+        out.reserve((body.len().saturating_mul(3)).clamp(STEP, 16 << 20));
+        let consumed = loop {
+            match inflate.inflate(body, out) {
+                Inflated::Done { consumed } if out.len() <= LARGEST_AREA => break consumed,
+                Inflated::Damaged => return Err("its gzip data cannot be decompressed".into()),
+                Inflated::Full if out.capacity() <= LARGEST_AREA => {
+                    let room = out.capacity() - start;
+                    out.reserve((room * 2).min(LARGEST_AREA + 1 - start));
+                }
+                _ => return Err(too_large(LARGEST_AREA)),
             }
-            if status == Status::StreamEnd {
-                break;
-            }
-            if out.len() == out.capacity() {
-                out.reserve(out.len().max(STEP));
-            } else if out.len() == produced && inflate.total_in() as usize == consumed {
-                return Err("its gzip data is cut short".into());
-            }
-        }
-        let (trailer, rest) = body[inflate.total_in() as usize..].split_at_checked(8).ok_or("its gzip data is cut short")?;
+        };
+        let (trailer, rest) = body.get(consumed..).and_then(|rest| rest.split_at_checked(8)).ok_or(CUT)?;
         let plain = &out[start..];
         if trailer[..4] != crc32fast::hash(plain).to_le_bytes() || trailer[4..] != (plain.len() as u32).to_le_bytes() {
             return Err("the checksum of its gzip data is wrong".into());
@@ -206,5 +204,23 @@ mod tests {
                 }
             }
         }
+    }
+    #[test]
+    fn gzip_grows_joins_members_and_notices_what_is_missing() {
+        let mut codecs = Codecs::default();
+        let (mut packed, mut unpacked) = (Vec::new(), Vec::new());
+        let (large, small) = (vec![7u8; 5_000_000], vec![8u8; 10]);
+        codecs.compress(1, &large, &mut packed).unwrap();
+        let first = packed.len();
+        codecs.compress(1, &small, &mut packed).unwrap();
+        packed.extend_from_slice(b"anything else is ignored");
+        codecs.decompress(1, 2, &packed, &mut unpacked).unwrap();
+        assert!(unpacked[..large.len()] == large && unpacked[large.len()..] == small);
+        for end in [9, 10, 11, first / 2, first - 9, first - 8, first - 1] {
+            assert!(codecs.decompress(1, 2, &packed[..end], &mut unpacked).is_err());
+        }
+        packed[first - 1] ^= 1;
+        let damage = codecs.decompress(1, 2, &packed, &mut unpacked).unwrap_err();
+        assert_eq!(damage.reason, "the checksum of its gzip data is wrong");
     }
 }

@@ -1,5 +1,5 @@
-//! The one module with unsafe code: anonymous memory for the offset map, prefetching, liblz4, and calls on file
-//! descriptors. Everything it exports is safe to call with any argument.
+//! The one module with unsafe code: anonymous memory for the offset map, prefetching, liblz4, libdeflate, and calls on
+//! file descriptors. Everything it exports is safe to call with any argument.
 
 #![allow(unsafe_code)]
 
@@ -148,6 +148,70 @@ pub fn lz4_decompress_block(block: &[u8], out: &mut Vec<u8>, limit: usize, histo
     // SAFETY: liblz4 initialised `written` bytes behind the used ones.
     unsafe { out.set_len(used + written) };
     Some(written)
+}
+
+/// How an attempt to inflate ended.
+pub enum Inflated {
+    /// A whole stream was appended; it took the first `consumed` bytes.
+    Done { consumed: usize },
+    /// There is more than the spare capacity holds; nothing was appended.
+    Full,
+    /// The stream is damaged or cut short; nothing was appended.
+    Damaged,
+}
+
+/// libdeflate's decoder of raw deflate streams.
+pub struct Inflater {
+    decoder: NonNull<libdeflate_sys::libdeflate_decompressor>,
+}
+
+// SAFETY: the decoder is owned by this value alone and has no ties to a thread.
+unsafe impl Send for Inflater {}
+// SAFETY: nothing can be done through a shared reference.
+unsafe impl Sync for Inflater {}
+
+impl Inflater {
+    /// None: no memory.
+    pub fn new() -> Option<Inflater> {
+        // SAFETY: a call without arguments; a null result is handled.
+        let decoder = unsafe { libdeflate_sys::libdeflate_alloc_decompressor() };
+        NonNull::new(decoder).map(|decoder| Inflater { decoder })
+    }
+
+    /// Appends the stream at the start of `data`, into the capacity that `out` has.
+    pub fn inflate(&mut self, data: &[u8], out: &mut Vec<u8>) -> Inflated {
+        let spare = out.spare_capacity_mut();
+        let (mut consumed, mut written) = (0, 0);
+        // SAFETY: source and target are valid for the lengths given and do not overlap; libdeflate neither reads nor writes
+        // outside them, whatever the source holds. The decoder is alive, and `&mut self` keeps others from using it.
+        let result = unsafe {
+            libdeflate_sys::libdeflate_deflate_decompress_ex(
+                self.decoder.as_ptr(),
+                data.as_ptr().cast(),
+                data.len(),
+                spare.as_mut_ptr().cast(),
+                spare.len(),
+                &mut consumed,
+                &mut written,
+            )
+        };
+        match result {
+            libdeflate_sys::libdeflate_result_LIBDEFLATE_SUCCESS if written <= spare.len() => {
+                // SAFETY: libdeflate initialised `written` bytes of the spare capacity.
+                unsafe { out.set_len(out.len() + written) };
+                Inflated::Done { consumed }
+            }
+            libdeflate_sys::libdeflate_result_LIBDEFLATE_INSUFFICIENT_SPACE => Inflated::Full,
+            _ => Inflated::Damaged,
+        }
+    }
+}
+
+impl Drop for Inflater {
+    fn drop(&mut self) {
+        // SAFETY: it came from libdeflate_alloc_decompressor and is not used again.
+        unsafe { libdeflate_sys::libdeflate_free_decompressor(self.decoder.as_ptr()) };
+    }
 }
 
 extern "C" {
