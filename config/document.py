@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 
+from compactd.config.daemon_table import DAEMON_SETTINGS
 from compactd.config.setting import BrokerName, Setting, Unit
-from compactd.config.table import CLEANER_SETTINGS, DAEMON_SETTINGS, STORAGE_SETTINGS, TOPIC_SETTINGS
+from compactd.config.table import CLEANER_SETTINGS, STORAGE_SETTINGS, TOPIC_SETTINGS
 
 _HEAD = """# Settings
 

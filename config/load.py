@@ -45,6 +45,11 @@ __all__ = [
 #: No settings file is longer; a larger one is refused before it is read.
 MAX_FILE_BYTES = 16 << 20
 
+#: Beside the settings of a topic in the topics section.
+_PARTITIONS = "partitions"
+#: Most that a topic of the topics section may have.
+MAX_PARTITIONS = 100_000
+
 _ALL_NAMES = (*BY_TOPIC_NAME, *BY_BROKER_NAME)
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _PROPERTY_LINE = re.compile(rb"^[ \t\f]*[A-Za-z0-9._-]+[ \t\f]*=", re.M)
@@ -109,20 +114,35 @@ def _load_yaml(path: Path, data: bytes) -> RawSettings:
     broker: dict[str, RawEntry] = {}
     every_topic: dict[str, RawEntry] = {}
     topics: dict[str, dict[str, RawEntry]] = {}
+    partitions: dict[str, int] = {}
     for name, value, line in _pairs(root, path, "the file"):
         if name == "topics":
             for topic, settings, topic_line in _pairs(value, path, "topics"):
                 if not _TOPIC_NAME.fullmatch(topic) or topic in (".", ".."):
                     raise UsageError(detail=f"{path}:{topic_line}: {topic!r} is not a topic name")
+                pairs = _pairs(settings, path, f"topics.{topic}")
                 topics[topic] = {
                     key: _yaml_entry(key, node, path, at, topic_level=True)
-                    for key, node, at in _pairs(settings, path, f"topics.{topic}")
+                    for key, node, at in pairs
+                    if key != _PARTITIONS
                 }
+                for key, node, at in pairs:
+                    if key == _PARTITIONS:
+                        partitions[topic] = _count(node, path, at)
         elif name in BY_TOPIC_NAME and name not in BY_BROKER_NAME:
             every_topic[name] = _yaml_entry(name, value, path, line)
         else:
             broker[name] = _yaml_entry(name, value, path, line)
-    return RawSettings(broker=broker, every_topic=every_topic, topics=topics)
+    return RawSettings(broker=broker, every_topic=every_topic, topics=topics, topic_partitions=partitions)
+
+
+def _count(node: yaml.Node, path: Path, line: int) -> int:
+    """The number of partitions that a topic is to have."""
+    text = _yaml_text(_PARTITIONS, node, path, line)
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:10]) <= MAX_PARTITIONS:
+        reason = f"must be a whole number, 1..{MAX_PARTITIONS}"
+        raise SettingError(source=f"{path}:{line}", name=_PARTITIONS, value=text, reason=reason)
+    return int(text)
 
 
 def _pairs(node: yaml.Node, path: Path, what: str) -> list[tuple[str, yaml.Node, int]]:

@@ -44,6 +44,8 @@ class RawSettings:
     broker: Mapping[str, RawEntry] = field(default_factory=dict)
     every_topic: Mapping[str, RawEntry] = field(default_factory=dict)
     topics: Mapping[str, Mapping[str, RawEntry]] = field(default_factory=dict)
+    #: `partitions` of single topics: how many they are to have.
+    topic_partitions: Mapping[str, int] = field(default_factory=dict)
     unused: tuple[UnusedSetting, ...] = ()
 
 

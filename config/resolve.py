@@ -13,10 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from compactd.config.daemon_table import DAEMON_SETTINGS
 from compactd.config.raw import RawEntry, RawSettings, parse_sets
 from compactd.config.setting import Setting, Value
 from compactd.config.settings import CleanerConfig, DaemonConfig, StorageConfig, TopicConfig
-from compactd.config.table import BY_TOPIC_NAME, CLEANER_SETTINGS, DAEMON_SETTINGS, STORAGE_SETTINGS, TOPIC_SETTINGS
+from compactd.config.table import BY_TOPIC_NAME, CLEANER_SETTINGS, STORAGE_SETTINGS, TOPIC_SETTINGS
 
 T = TypeVar("T")
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
+from compactd.config.daemon_table import DAEMON_SETTINGS
 from compactd.config.errors import SettingError
 from compactd.config.listeners import Listener, parse_address, plaintext
 from compactd.config.setting import Scope, Setting, Value
 from compactd.config.table import (
     BY_TOPIC_NAME,
     CLEANER_SETTINGS,
-    DAEMON_SETTINGS,
     SETTINGS,
     STORAGE_SETTINGS,
 )
