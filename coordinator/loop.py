@@ -10,6 +10,7 @@ import contextlib
 import heapq
 import itertools
 import logging
+import math
 import os
 import queue
 import threading
@@ -159,14 +160,14 @@ class Loop:
         heapq.heappush(self._timers, (timer.due, next(self._order), timer))
         return timer
 
-    def _wait_ms(self) -> float:
+    def _wait_ms(self) -> int:
         while self._timers and self._timers[0][2].call is None:
             heapq.heappop(self._timers)
         if self._handed:
             return 0
         due = self._timers[0][0] - time.monotonic() if self._timers else _LONGEST_WAIT_SECONDS
         # Rounded up: a poll that ends a moment too early would turn once more for nothing.
-        return max(0.0, min(due, _LONGEST_WAIT_SECONDS)) * 1000 + (0.999 if due > 0 else 0)
+        return math.ceil(max(0.0, min(due, _LONGEST_WAIT_SECONDS)) * 1000)
 
     def _turn(self, ready: list[tuple[object, int]]) -> None:
         for source, _event in ready:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import math
 import os
 import queue
 import threading
@@ -23,8 +24,8 @@ import msgspec
 import zmq
 
 from compactd.config.errors import WorkerBootError
-from compactd.workers import messages
-from compactd.workers.messages import Heartbeat, Hello, Message, Stop, Welcome
+from compactd.workers import log_output, messages
+from compactd.workers.messages import Heartbeat, Hello, Message, Reconfigure, Stop, Welcome
 
 _log = logging.getLogger(__name__)
 
@@ -152,7 +153,7 @@ class Channel:
         while not (self._closing and not self._outgoing):
             poller.register(socket, zmq.POLLIN | (zmq.POLLOUT if self._outgoing else 0))
             wait = max(0.0, next_beat - time.monotonic())
-            ready = dict(poller.poll(wait * 1000))
+            ready = dict(poller.poll(math.ceil(wait * 1000)))
             if self._wake in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
@@ -196,6 +197,8 @@ class Channel:
                 self._refusal = f"the coordinator speaks version {message.version}, this worker {messages.VERSION}"
             self._welcomed.set()
             return
+        if isinstance(message, Reconfigure) and "log.level" in message.settings:
+            log_output.set_level(message.settings["log.level"])
         self._incoming.put(message)
         os.eventfd_write(self._readable, 1)
         if isinstance(message, Stop) and self._stop is None:

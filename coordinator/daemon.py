@@ -1,0 +1,526 @@
+"""The coordinator: `compactd serve`'s main process. It owns decisions, checkpoints and locks, never bytes of a log.
+
+    sockets, timers, lanes   coordinator.loop             processes          coordinator.supervisor
+    start                    coordinator.startup          orderly stop       coordinator.stopping
+    what there is            coordinator.partitions       its log dirs       coordinator.log_dirs, .checkpointing
+    assignment, release      coordinator.assignment       reload             coordinator.reloading
+    parts                    coordinator.interfaces: catalogue, cleaning, metrics
+
+All of it runs in one thread that never waits for anything but the next event.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from compactd.config.errors import CompactdError, DaemonError, StorageIOError
+from compactd.config.settings import TopicConfig
+from compactd.coordinator import reloading, status
+from compactd.coordinator.assignment import Assignment
+from compactd.coordinator.catalogue_messages import Struct, results_of, to_raw
+from compactd.coordinator.checkpointing import Checkpoints, lane_of
+from compactd.coordinator.configuration import CatalogueConfigs, Configuration, TopicConfigs, settings_text
+from compactd.coordinator.control import ControlServer, refused
+from compactd.coordinator.control_messages import (
+    CatalogueAnswer,
+    ChangeCatalogue,
+    Control,
+    Done,
+    GetStatus,
+    Refused,
+    Reload,
+    Request,
+    StopDaemon,
+)
+from compactd.coordinator.deletion import Deletions
+from compactd.coordinator.interfaces import (
+    CatalogueOutcome,
+    CataloguePart,
+    CleaningPart,
+    MetricsPart,
+    Parts,
+    Timer,
+    WorkerId,
+)
+from compactd.coordinator.log_dirs import LogDirs
+from compactd.coordinator.loop import Loop
+from compactd.coordinator.partitions import Partitions
+from compactd.coordinator.requests import Requests
+from compactd.coordinator.retention import RetentionSchedule
+from compactd.coordinator.run_dir import RunDir, find_run_dir
+from compactd.coordinator.startup import Startup
+from compactd.coordinator.stopping import Stopping
+from compactd.coordinator.supervisor import Command, Supervisor, worker_command
+from compactd.coordinator.systemd import Notifier
+from compactd.storage.names import TopicPartition
+from compactd.workers import log_output
+from compactd.workers.clock import Clock
+from compactd.workers.messages import (
+    CatalogueChange,
+    CatalogueChanged,
+    CatalogueUpdate,
+    DeleterState,
+    Failed,
+    Listening,
+    LogDirFailed,
+    Message,
+    PartitionsReady,
+    PartitionState,
+    PartitionStates,
+    Stopped,
+    Welcome,
+)
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+KINDS = ("broker", "cleaner", "retention", "deleter")
+_METRICS_MS = 5000
+_MAINTAIN_MS = 30_000
+
+
+class Daemon:
+    """Fills `interfaces.Frame` for its parts and `supervisor.Listener` for the supervisor."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        parts: Parts,
+        *,
+        command: Command = worker_command,
+        environment: Mapping[str, str] | None = None,
+        started: Callable[[Daemon], None] | None = None,
+    ) -> None:
+        """`started` is called once everything runs."""
+        self.configuration = configuration
+        self.settings = configuration.resolve(None)
+        self.clock = Clock(self.settings.daemon.test_clock_file or None)
+        self.notifier = Notifier()
+        self.begun = time.monotonic()
+        self.state = "starting"
+        #: Partitions were given to brokers: the log dirs are in use.
+        self.was_assigned = False
+        self.catalogue: CataloguePart | None = None
+        self.metrics: MetricsPart | None = None
+        self.metrics_address = ""
+        #: (node id, host, port) that clients are told, by broker worker.
+        self.nodes: dict[WorkerId, tuple[int, str, int]] = {}
+        self.partitions = Partitions()
+        self._parts = parts
+        self._command = command
+        self._environment = dict(environment or {})
+        self._started = started
+        self._stopping: Stopping | None = None
+        self._fatal: CompactdError | None = None
+
+    # ---- the process
+
+    def run(self) -> bool:
+        """Until it is told to stop. Whether every log dir was left in good order; raises what kept it from going on."""
+        daemon = self.settings.daemon
+        self.dirs = LogDirs(self.settings.storage.log_dirs)
+        with RunDir(
+            find_run_dir(daemon.run_dir, self.settings.storage.log_dirs), self.settings.storage.log_dirs
+        ) as run_dir:
+            self.run_dir = run_dir.path
+            self.dirs.open()
+            try:
+                self._run(run_dir)
+            finally:
+                self.dirs.release()
+        if self._fatal is not None:
+            raise self._fatal
+        return self._stopping is not None and not self._stopping.unclean
+
+    def _run(self, run_dir: RunDir) -> None:
+        self.loop = Loop()
+        self.requests = Requests(self.loop)
+        self.supervisor = Supervisor(
+            self.loop,
+            run_dir.path,
+            run_dir.workers_socket,
+            lambda: self.settings.daemon,
+            self,
+            self._command,
+            self._environment,
+        )
+        control = ControlServer(self.loop, run_dir.control_socket, self._control)
+        self.deletions = Deletions(self.send, self.clock)
+        self.assignment = Assignment(self)
+        self.checkpoints = Checkpoints(self, self.dirs)
+        self.retention = RetentionSchedule(self)
+        self.cleaning: CleaningPart = self._parts.cleaning(self)
+        self.startup = Startup(self, self._parts.catalogue)
+        signals = _Signals(self.loop, self._signalled)
+        try:
+            if (seconds := self.notifier.watchdog_seconds) is not None:
+                self.loop.every(seconds, self.notifier.watchdog, first=0)
+            self.startup.begin()
+            self.loop.run()
+        finally:
+            signals.close()
+            if self.metrics is not None:
+                self.metrics.close()
+            control.close()
+            self.supervisor.close()
+            self.loop.close()
+            self.clock.close()
+
+    @property
+    def is_running(self) -> bool:
+        return self.state == "running"
+
+    def now_running(self) -> None:
+        """Every partition that can be loaded is. Called by Startup."""
+        self.state = "running"
+        self.cleaning.start()
+        self.retention.start()
+        self.checkpoints.start()
+        self.every(_MAINTAIN_MS, self._maintain)
+        if self._parts.metrics is not None and self.settings.daemon.metrics_listener:
+            self._start_metrics(self._parts.metrics)
+        reloading.apply_section(self)
+        seconds = time.monotonic() - self.begun
+        count = len(self.partitions.states)
+        _log.info(
+            f"running: {count} partitions were loaded in {seconds:.1f} s", extra={"fields": {"partitions": count}}
+        )
+        self.notifier.ready(f"{count} partitions")
+        if self._started is not None:
+            self._started(self)
+
+    def stop(self, reason: str) -> None:
+        """Begins an orderly stop; a second call ends all patience."""
+        if self._stopping is None:
+            self._stopping = Stopping(self, reason)
+            was_running, self.state = self.is_running, "stopping"
+            self._stopping.begin(was_running)
+        else:
+            self._stopping.hurry()
+
+    def fatal(self, error: CompactdError) -> None:
+        """It cannot go on: stops, and the error is what `run` raises."""
+        if self._fatal is None:
+            self._fatal = error
+            _log.error(str(error))
+        if self._stopping is None:
+            self.stop(str(error))
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping is not None
+
+    # ---- Frame
+
+    @property
+    def states(self) -> Mapping[TopicPartition, PartitionState]:
+        return self.partitions.states
+
+    def topic_config(self, topic: str) -> TopicConfig:
+        return self.partitions.configs.get(topic) or TopicConfig()
+
+    def owner_of(self, partition: TopicPartition) -> WorkerId | None:
+        entry = self.partitions.entries.get(partition)
+        return entry.owner if entry is not None and entry.is_ready else None
+
+    def online_log_dirs(self) -> Sequence[Path]:
+        return self.dirs.online
+
+    def workers(self, kind: str) -> Sequence[WorkerId]:
+        return self.supervisor.ready(kind)
+
+    def send(self, worker: WorkerId, message: Message) -> bool:
+        return self.supervisor.send(worker, message)
+
+    def send_all(self, kind: str, message: Message) -> None:
+        """To every worker of a kind that is there."""
+        for worker in self.supervisor.ready(kind):
+            self.supervisor.send(worker, message)
+
+    def next_request_id(self) -> int:
+        return self.requests.next_id()
+
+    def ask(
+        self, worker: WorkerId, request: Message, answered: Callable[[Message], None], timeout_ms: int | None = None
+    ) -> None:
+        request_id: int = request.request_id  # type: ignore[attr-defined]
+        self.requests.expect(worker, request_id, answered, timeout_ms)
+        if not self.supervisor.send(worker, request):
+            self.requests.refuse(request_id, f"{worker} is not there")
+
+    def delete_later(self, paths: Sequence[str], delay_ms: int) -> None:
+        self.deletions.later(paths, delay_ms)
+
+    def keep_files(self, paths: Sequence[str]) -> None:
+        self.deletions.keep(paths)
+
+    def call_later(self, delay_ms: float, call: Callable[[], None]) -> Timer:
+        return self.loop.call_later(delay_ms / 1000, call)
+
+    def every(self, period_ms: float, call: Callable[[], None], first_ms: float | None = None) -> Timer:
+        return self.loop.every(period_ms / 1000, call, None if first_ms is None else first_ms / 1000)
+
+    def in_lane(
+        self, lane: str, work: Callable[[], T], done: Callable[[T], None], failed: Callable[[Exception], None]
+    ) -> None:
+        self.loop.in_lane(lane, work, done, failed)
+
+    def log_dir_failed(self, log_dir: str, reason: str) -> None:
+        path = Path(log_dir)
+        if not self.dirs.fail(path, reason):
+            return
+        _log.error(f"log dir {path} is offline until the next start: {reason}", extra={"fields": {"log_dir": log_dir}})
+        lost = self.partitions.log_dir_failed(log_dir, f"its log dir {log_dir} is offline: {reason}")
+        for kind in KINDS:
+            self.send_all(kind, LogDirFailed(log_dir=log_dir, reason=reason))
+        self.cleaning.partitions_gone(lost)
+        self.in_lane(lane_of(path), lambda: self.dirs.release_one(path), _nothing, _log_error("giving up its lock"))
+        if path == self.dirs.paths[0] or not self.dirs.online:
+            what = "it holds the catalogue" if path == self.dirs.paths[0] else "it was the last log dir"
+            self.fatal(DaemonError(detail=f"log dir {path} failed, and {what}: {reason}"))
+        elif (catalogue := self.catalogue) is not None:
+            self.in_lane("catalogue", lambda: catalogue.log_dir_failed(path), self.updated, self._catalogue_failed)
+
+    # ---- the catalogue
+
+    def change_catalogue(
+        self,
+        operation: str,
+        arguments: msgspec.Raw,
+        done: Callable[[msgspec.Raw], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """Has a change decided and written; `done` when every broker was told and new partitions are loaded."""
+        catalogue = self.catalogue
+        if catalogue is None or self.is_stopping:
+            failed(DaemonError(detail="it is starting or stopping"))
+            return
+
+        def written(outcome: CatalogueOutcome) -> None:
+            self.updated(outcome.update, lambda: done(outcome.results))
+
+        def not_written(error: Exception) -> None:
+            failed(error)
+            self._catalogue_failed(error)
+
+        self.in_lane("catalogue", lambda: catalogue.change(operation, arguments), written, not_written)
+
+    def change(self, operation: str, arguments: Struct, done: Callable[[Struct], None]) -> None:
+        """As `change_catalogue`, with structs, for the daemon itself."""
+        self.change_catalogue(
+            operation,
+            to_raw(arguments),
+            lambda raw: done(results_of(operation, raw)),
+            _log_error(f"{operation.replace('_', ' ')}"),
+        )
+
+    def updated(self, update: CatalogueUpdate | None, then: Callable[[], None] | None = None) -> None:
+        """The catalogue changed: tells the brokers, has partitions put away and made. `then`: when that is done."""
+        if update is None or self.is_stopping:
+            if then is not None:
+                then()
+            return
+        changes = self.partitions.apply(update, new=True)
+        if update.broker_configs:
+            reloading.resolve_again(self)
+        else:
+            reloading.update_topic_configs(self, changes.configs)
+        self.send_all("broker", update)
+        self.cleaning.configs_changed(changes.configs)
+        self.assignment.release(changes.release)
+        self.assignment.assign(changes.assign, then, timeout_ms=10_000)
+
+    def catalogue_configs(self) -> CatalogueConfigs:
+        topics = {name: topic.configs for name, topic in self.partitions.topics.items()}
+        return CatalogueConfigs(self.settings.daemon.node_id, topics, self.partitions.broker_configs)
+
+    def resolver(self) -> TopicConfigs:
+        """Works out effective settings of topics, as things stand now."""
+        return TopicConfigs(self.configuration, self.catalogue_configs())
+
+    def _catalogue_failed(self, error: Exception) -> None:
+        if isinstance(error, StorageIOError):
+            self.log_dir_failed(str(self.dirs.paths[0]), str(error))
+
+    def _maintain(self) -> None:
+        catalogue = self.catalogue
+        if catalogue is not None and not self.is_stopping:
+            self.in_lane("catalogue", catalogue.maintain, _nothing, self._catalogue_failed)
+
+    # ---- Listener
+
+    def welcome(self, worker: WorkerId) -> Welcome:
+        daemon = self.settings.daemon
+        listener, advertised = daemon.listener, daemon.advertised_listener
+        known = self.nodes.get(worker)
+        shift = worker.number if worker.kind == "broker" else 0
+        bound = self.startup.bound.get(worker, 0)
+        return Welcome(
+            settings=settings_text(self.settings),
+            heartbeat_ms=daemon.worker_heartbeat_ms,
+            silence_ms=max(2 * daemon.worker_timeout_ms, 2000),
+            log_format=self._environment.get("COMPACTD_LOG_FORMAT", log_output.TEXT),
+            log_level=daemon.log_level,
+            node_id=daemon.node_id + 1_000_000 * shift if worker.kind == "broker" else -1,
+            listen_host=listener.host,
+            # A free port was found for it before: clients know that one.
+            listen_port=listener.port + shift if listener.port else bound,
+            advertised_host=advertised.host if known is None else known[1],
+            advertised_port=advertised.port + shift if advertised.port else 0,
+        )
+
+    def worker_ready(self, worker: WorkerId) -> None:
+        if worker.kind == "deleter":
+            self.deletions.worker_ready()
+        if worker.kind != "broker":
+            self.cleaning.worker_ready(worker)
+
+    def worker_gone(self, worker: WorkerId, reason: str) -> None:
+        self.requests.worker_gone(worker, reason)
+        if worker.kind == "broker":
+            self.partitions.owner_gone(worker)
+        self.cleaning.worker_gone(worker, reason)
+
+    def worker_given_up(self, worker: WorkerId, reason: str) -> None:
+        if self.is_running:
+            for entry in self.partitions.of(worker) if worker.kind == "broker" else ():
+                self.partitions.failed(entry.name, f"{worker} {reason}")
+        elif worker.kind == "broker":
+            self.fatal(DaemonError(detail=f"{worker} {reason}"))
+
+    def received(self, worker: WorkerId, message: Message) -> None:
+        if self.metrics is not None:
+            self.metrics.observe(message)
+        if self.requests.answer(worker, message):
+            return
+        if isinstance(message, (PartitionStates, PartitionsReady)):
+            self.take_states(message.states)
+        elif isinstance(message, CatalogueChange):
+            self._catalogue_change(worker, message)
+        elif isinstance(message, Listening):
+            self.startup.broker_listens(worker, message)
+        elif isinstance(message, LogDirFailed):
+            self.log_dir_failed(message.log_dir, message.reason)
+        elif isinstance(message, DeleterState):
+            self.deletions.told(message)
+        elif isinstance(message, Stopped):
+            if worker.kind == "broker" and self._stopping is not None:
+                self._stopping.broker_stopped(worker, message.log_dirs_clean)
+        else:
+            self.cleaning.received(worker, message)
+
+    def take_states(self, states: Sequence[PartitionState]) -> None:
+        """New states of partitions, from their owner."""
+        known = self.partitions.loaded(states)
+        if known and self.is_running:
+            self.cleaning.states_changed(known)
+
+    def release_waiting(self) -> None:
+        """Assignments that wait for a directory to be put away wait no more: the daemon stops."""
+        self.assignment.give_up()
+
+    def _catalogue_change(self, worker: WorkerId, asked: CatalogueChange) -> None:
+        def done(results: msgspec.Raw) -> None:
+            self.send(worker, CatalogueChanged(request_id=asked.request_id, results=results))
+
+        def failed(error: Exception) -> None:
+            self.send(worker, Failed(request_id=asked.request_id, error=type(error).__name__, message=str(error)))
+
+        self.change_catalogue(asked.operation, asked.arguments, done, failed)
+
+    # ---- control
+
+    def _control(self, request: Request, answer: Callable[[Control], None]) -> None:
+        if isinstance(request, GetStatus):
+            answer(status.build(self, request.all_partitions))
+        elif isinstance(request, StopDaemon):
+            answer(Done(lines=("compactd stops",)))
+            self.stop("a command asked for it")
+        elif isinstance(request, Reload):
+            reloading.reload(self, answer)
+        elif isinstance(request, ChangeCatalogue):
+
+            def failed(error: Exception) -> None:
+                is_ours = isinstance(error, CompactdError)
+                answer(refused(error) if is_ours else Refused(error=type(error).__name__, message=str(error)))  # type: ignore[arg-type]
+
+            self.change_catalogue(
+                request.operation, request.arguments, lambda results: answer(CatalogueAnswer(results=results)), failed
+            )
+        elif self.is_running:
+            self.cleaning.control(request, answer)
+        else:
+            answer(refused(DaemonError(detail=f"it is {self.state}, try again in a moment")))
+
+    def _signalled(self, number: int) -> None:
+        if number != signal.SIGHUP:
+            self.stop(f"{signal.Signals(number).name} asked for it")
+        elif _terminal_is_gone():
+            self.stop("its terminal was closed")
+        else:
+            reloading.reload(self, _nothing)
+
+    def _start_metrics(self, make: Callable[[Daemon], MetricsPart]) -> None:
+        host, port = self.settings.daemon.metrics_listener.rsplit(":", 1)
+        metrics = make(self)
+        try:
+            self.metrics_address = metrics.start(host.strip("[]"), int(port))
+        except (OSError, CompactdError) as error:
+            _log.error(f"metrics are not served, metrics.listener is {self.settings.daemon.metrics_listener}: {error}")
+            return
+        self.metrics = metrics
+        self.every(_METRICS_MS, lambda: metrics.update(status.build(self, True)), first_ms=0)
+
+
+class _Signals:
+    """SIGTERM, SIGINT and SIGHUP as events of the loop: the handlers themselves do nothing."""
+
+    _NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+    def __init__(self, loop: Loop, call: Callable[[int], None]) -> None:
+        self._loop, self._call = loop, call
+        self._read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._write = write
+        self._before = {number: signal.signal(number, lambda *_: None) for number in self._NUMBERS}
+        self._wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        loop.add_source(self._read, self._arrived)
+
+    def close(self) -> None:
+        signal.set_wakeup_fd(self._wakeup)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._loop.remove_source(self._read)
+        os.close(self._read)
+        os.close(self._write)
+
+    def _arrived(self) -> None:
+        for number in os.read(self._read, 64):
+            if number in self._NUMBERS:
+                self._call(number)
+
+
+def _terminal_is_gone() -> bool:
+    """A daemon without a terminal takes SIGHUP for a reload; one that was started on a terminal that closed has to stop."""
+    try:
+        foreground = os.tcgetpgrp(0)
+    except OSError as error:
+        # EIO: it was a terminal, and hung up. Otherwise: it never was one.
+        return error.errno == 5
+    return foreground < 0
+
+
+def _nothing(_: object) -> None:
+    return
+
+
+def _log_error(what: str) -> Callable[[Exception], None]:
+    return lambda error: _log.error(f"{what} failed: {error}")

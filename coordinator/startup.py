@@ -1,0 +1,183 @@
+"""How the daemon comes up: processes, catalogue and log dirs at the same time, then partitions to their brokers.
+
+    brokers start and bind their ports          the catalogue is opened (in its lane)
+                    \\                          /
+          the catalogue begins to write: epoch, registration, leaderships
+                                |
+     each log dir: marker of the clean stop removed, directories listed (in the dirs' lanes)
+                                |
+          brokers get the catalogue and their partitions, and load them
+                                |
+                             running
+
+A broker that starts again while the daemon runs gets the same two things.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compactd.config.errors import CompactdError, DaemonError
+from compactd.coordinator import reloading
+from compactd.coordinator.checkpointing import lane_of
+from compactd.coordinator.interfaces import CataloguePart, CatalogueSetup, WorkerId
+from compactd.coordinator.log_dirs import FoundDirs
+from compactd.storage.names import TopicPartition
+from compactd.workers.messages import CatalogueUpdate, Listening
+
+if TYPE_CHECKING:
+    from compactd.coordinator.daemon import Daemon
+
+_log = logging.getLogger(__name__)
+
+_EVERY_ADDRESS = ("", "0.0.0.0", "::")
+#: How often systemd is told that loading goes on.
+_PATIENCE_MS = 10_000
+
+
+class Startup:
+    """See the module. On the loop's thread."""
+
+    def __init__(self, daemon: Daemon, open_catalogue: Callable[[CatalogueSetup], CataloguePart]) -> None:
+        self._daemon = daemon
+        self._open_catalogue = open_catalogue
+        #: Port that each broker bound, kept over its restarts.
+        self.bound: dict[WorkerId, int] = {}
+        #: Brokers that were given partitions before: those need recovery.
+        self.served: set[WorkerId] = set()
+        self._listening: set[WorkerId] = set()
+        self._found: dict[Path, FoundDirs] = {}
+        self._update: CatalogueUpdate | None = None
+        self._begun_catalogue = False
+        self._loading = 0
+
+    def begin(self) -> None:
+        """Starts every process and opens the catalogue."""
+        daemon = self._daemon
+        settings = daemon.settings
+        supervisor, why = daemon.supervisor, "the configuration says so"
+        supervisor.scale("broker", settings.daemon.broker_workers, why)
+        supervisor.scale("deleter", 1, why)
+        supervisor.scale("retention", 1, why)
+        reloading.scale_cleaners(daemon)
+        setup = CatalogueSetup(
+            log_dirs=tuple(daemon.dirs.online),
+            offline=dict(daemon.dirs.offline),
+            settings=settings,
+            clock=daemon.clock,
+        )
+        daemon.in_lane("catalogue", lambda: self._open_catalogue(setup), self._opened, self._failed)
+        daemon.notifier.status("starting")
+
+    def broker_listens(self, worker: WorkerId, message: Listening) -> None:
+        """A broker bound its port: at the start, or again."""
+        daemon = self._daemon
+        settings = daemon.settings.daemon
+        advertised = settings.advertised_listener
+        host = advertised.host or message.host
+        if host in _EVERY_ADDRESS:
+            # Nobody can connect to "every address": clients are told this machine's name, as by Kafka.
+            host = socket.gethostname()
+        told_port = (
+            advertised.port + worker.number if settings.advertised_listeners and advertised.port else message.port
+        )
+        self.bound[worker] = message.port
+        daemon.nodes[worker] = (settings.node_id + 1_000_000 * worker.number, host, told_port)
+        self._listening.add(worker)
+        if self._update is None:
+            self._begin_catalogue()
+        elif self._begun_loading:
+            self._come_back(worker)
+
+    @property
+    def nodes(self) -> tuple[tuple[int, str, int], ...]:
+        return tuple(node for _, node in sorted(self._daemon.nodes.items()))
+
+    # ---- inside
+
+    @property
+    def _begun_loading(self) -> bool:
+        return self._update is not None and len(self._found) + len(self._daemon.dirs.offline) >= len(
+            self._daemon.dirs.paths
+        )
+
+    def _opened(self, catalogue: CataloguePart) -> None:
+        self._daemon.catalogue = catalogue
+        self._begin_catalogue()
+
+    def _begin_catalogue(self) -> None:
+        daemon = self._daemon
+        catalogue = daemon.catalogue
+        all_listen = len(self._listening) >= daemon.settings.daemon.broker_workers
+        if catalogue is None or not all_listen or self._begun_catalogue or daemon.is_stopping:
+            return
+        self._begun_catalogue = True
+        nodes = self.nodes
+        daemon.in_lane("catalogue", lambda: catalogue.start(nodes), self._catalogue_started, self._failed)
+
+    def _catalogue_started(self, update: CatalogueUpdate) -> None:
+        daemon = self._daemon
+        if daemon.is_stopping:
+            return
+        self._update = update
+        for path in daemon.dirs.online:
+
+            def found(dirs: FoundDirs, path: Path = path) -> None:
+                self._found[path] = dirs
+                self._dir_ready()
+
+            def failed(error: Exception, path: Path = path) -> None:
+                daemon.log_dir_failed(str(path), str(error))
+                self._dir_ready()
+
+            daemon.in_lane(lane_of(path), lambda path=path: daemon.dirs.begin_use(path), found, failed)  # type: ignore[misc]
+
+    def _dir_ready(self) -> None:
+        daemon = self._daemon
+        if not self._begun_loading or daemon.is_stopping or self._update is None:
+            return
+        partitions = daemon.partitions
+        changes = partitions.apply(self._update, new=False)
+        live: dict[str, frozenset[TopicPartition]] = {str(path): dirs.live for path, dirs in self._found.items()}
+        for entry in changes.assign:
+            entry.is_new = entry.name not in live.get(entry.place.log_dir, ())
+        reloading.resolve_again(daemon)
+        for dirs in self._found.values():
+            for directory in dirs.deleted:
+                topic = Path(directory).name.rpartition(".")[0].rpartition("-")[0]
+                daemon.delete_later((directory,), daemon.topic_config(topic).file_delete_delay_ms)
+        daemon.send_all("broker", partitions.full_update(self.nodes))
+        patience = daemon.every(_PATIENCE_MS, self._still_loading, first_ms=0)
+
+        def loaded() -> None:
+            patience.cancel()
+            self.served.update(self._listening)
+            if not daemon.is_stopping:
+                daemon.now_running()
+
+        daemon.assignment.assign(changes.assign, loaded)
+
+    def _still_loading(self) -> None:
+        daemon = self._daemon
+        done, all_of_them = len(daemon.partitions.states), len(daemon.partitions.entries)
+        daemon.notifier.need_time(3 * _PATIENCE_MS / 1000)
+        daemon.notifier.status(f"{done} of {all_of_them} partitions are loaded")
+
+    def _come_back(self, worker: WorkerId) -> None:
+        daemon = self._daemon
+        if daemon.is_stopping:
+            return
+        self.served.add(worker)
+        # Its port may be another one: everybody is told.
+        daemon.send_all("broker", daemon.partitions.full_update(self.nodes))
+        daemon.assignment.assign([entry for entry in daemon.partitions.of(worker) if not entry.is_assigned])
+
+    def _failed(self, error: Exception) -> None:
+        known = isinstance(error, CompactdError)
+        if not known:
+            _log.error("the catalogue failed", exc_info=error)
+        self._daemon.fatal(error if known else DaemonError(detail=f"a bug in the catalogue: {error!r}"))  # type: ignore[arg-type]
