@@ -261,6 +261,12 @@ def _rounds(
             f"[{partition.log_start_offset}, {partition.log_end_offset}]; it was set to {offsets.first_dirty_offset}"
         )
         on_checkpoint(offsets.first_dirty_offset)
+    known_clean = max(job.checkpoint or 0, partition.log_start_offset)
+    if options.first_dirty_offset is not None and log.first_dirty_offset > known_clean:
+        report.notes.append(
+            f"offsets {known_clean} to {log.first_dirty_offset - 1} were taken for clean as asked; where they are not, "
+            "a tombstone among them may go before what it deletes"
+        )
     if log.cleanable_bytes == 0:
         report.reason = report.reason or "nothing is dirty below the first uncleanable offset"
         return

@@ -8,12 +8,10 @@ The property below is that argument put to the test; the scenarios are the ways 
 from __future__ import annotations
 
 import shutil
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -195,47 +193,46 @@ OLD_ABORT: list[Step] = [
     Roll(),
     Round(slots=3, advance_ms=RETENTION_MS),
 ]
+OLD_ABORT_TOPIC = {"segment_bytes": 1 << 20, "index_interval_bytes": 0, "delete_retention_ms": RETENTION_MS}
 
 
-@pytest.mark.parametrize("interval", [0, 4096])
-@pytest.mark.parametrize("segment_bytes", [1, 400, 1 << 20])
-def test_latest_committed_values_never_change(kernel: Kernel, interval: int, segment_bytes: int) -> None:
-    @settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
-    @given(
-        sequence=st.lists(steps, max_size=40),
-        final=st.lists(rounds, min_size=3, max_size=3),
-        retention=st.sampled_from([RETENTION_MS, 0]),
-    )
-    @example(sequence=OLD_ABORT, final=[], retention=RETENTION_MS)
-    def holds(sequence: list[Step], final: list[Round], retention: int) -> None:
-        config = TopicConfig(
-            cleanup_policy=frozenset({"compact"}),
-            segment_bytes=segment_bytes,
-            index_interval_bytes=interval,
-            delete_retention_ms=retention,
-        )
-        work = Path(tempfile.mkdtemp())
-        try:
-            more: list[Step] = []
-            for last in final:
-                more += [Put("d", 7), Roll(), last]
-            ends: list[Step] = [End(5, commit=True), End(6, commit=False), Roll()]
-            play(work / "t-0", config, [*sequence, *ends, *more], kernel)
-        finally:
-            shutil.rmtree(work)
+@settings(max_examples=examples(600), deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    sequence=st.lists(steps, max_size=40),
+    final=st.lists(rounds, min_size=3, max_size=3),
+    topic=st.fixed_dictionaries(
+        {
+            # Every segment a group of its own, a few a group, all one group.
+            "segment_bytes": st.sampled_from([1, 400, 1 << 20]),
+            "index_interval_bytes": st.sampled_from([0, 4096]),
+            "delete_retention_ms": st.sampled_from([RETENTION_MS, 0]),
+        }
+    ),
+)
+@example(
+    sequence=OLD_ABORT,
+    final=[],
+    topic={"segment_bytes": 1 << 20, "index_interval_bytes": 0, "delete_retention_ms": RETENTION_MS},
+)
+def test_latest_committed_values_never_change(
+    fast_dir: Path, kernel: Kernel, sequence: list[Step], final: list[Round], topic: dict[str, int]
+) -> None:
+    config = TopicConfig(cleanup_policy=frozenset({"compact"}), **topic)
+    more: list[Step] = []
+    for last in final:
+        more += [Put("d", 7), Roll(), last]
+    ends: list[Step] = [End(5, commit=True), End(6, commit=False), Roll()]
+    shutil.rmtree(fast_dir / "t-0", ignore_errors=True)
+    play(fast_dir / "t-0", config, [*sequence, *ends, *more], kernel)
 
-    holds()
 
-
-def test_an_abort_before_the_first_dirty_offset_hides_no_later_delete(tmp_path: Path, kernel: Kernel) -> None:
+def test_an_abort_before_the_first_dirty_offset_hides_no_later_delete(fast_dir: Path, kernel: Kernel) -> None:
     """Kafka 4.4.0 brings k=1 back here: its pass one takes the committed delete for aborted, since it is told of an abort
     whose marker lies before the batches that it reads. So the delete is not mapped, k=1 stays below it, and when the
     tombstone's time has come it goes alone."""
-    config = TopicConfig(
-        cleanup_policy=frozenset({"compact"}), index_interval_bytes=0, delete_retention_ms=RETENTION_MS
-    )
-    assert play(tmp_path / "t-0", config, OLD_ABORT, kernel) == [4, 7, 8, 9]
-    assert pairs_in(tmp_path / "t-0") == [("f", "1", 3), ("g", "1", 4), ("h", "2", 8)]
+    config = TopicConfig(cleanup_policy=frozenset({"compact"}), **OLD_ABORT_TOPIC)
+    assert play(fast_dir / "t-0", config, OLD_ABORT, kernel) == [4, 7, 8, 9]
+    assert pairs_in(fast_dir / "t-0") == [("f", "1", 3), ("g", "1", 4), ("h", "2", 8)]
 
 
 def test_a_tombstone_beyond_a_full_map_starts_its_time_but_stays_until_mapped(

@@ -6,6 +6,7 @@ test_field_reports_of_damage.py; tombstones (A6): test_deleted_keys.py.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from compactd.storage.cleaning.cleanable import Blocker, log_to_clean, offsets_t
 from compactd.storage.kernel.interface import Kernel
 from compactd.storage.partition import Partition
 from tests.logs import NOW_MS
+from tests.logs import settings as topic
 from tests.storage.cleaning.conftest import LogMaker
 from tests.storage.cleaning.contents import (
     aborted_in,
@@ -220,13 +222,10 @@ def test_a14_a_round_ends_inside_a_segment(make_log: LogMaker, kernel: Kernel) -
     batches=st.lists(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=5), min_size=1, max_size=12),
     keys=st.integers(1, 7),
 )
-def test_a14_any_map_gets_to_the_end(
-    tmp_path_factory: pytest.TempPathFactory, kernel: Kernel, batches: list[list[str]], keys: int
-) -> None:
+def test_a14_any_map_gets_to_the_end(fast_dir: Path, kernel: Kernel, batches: list[list[str]], keys: int) -> None:
     """However few keys it holds: every round advances the checkpoint, and at the end each key is there once."""
-    from tests.logs import settings as topic  # noqa: PLC0415
-
-    log = ShortLog(tmp_path_factory.mktemp("log") / "t-0", topic(segment_bytes=200))
+    shutil.rmtree(fast_dir / "t-0", ignore_errors=True)
+    log = ShortLog(fast_dir / "t-0", topic(segment_bytes=200))
     for batch in batches:
         log.append(*((key, log.end_offset + n) for n, key in enumerate(batch)))
     log.roll()

@@ -202,6 +202,17 @@ def test_a6_a_map_that_holds_one_key_a_round(make_log: LogMaker, kernel: Kernel)
     assert all(("k", "1", 0) not in pairs for pairs in seen[2:])
 
 
+@pytest.mark.parametrize(("checkpoint", "first_dirty", "warned"), [(None, 1, True), (1, 1, False), (1, 0, False)])
+def test_a6_a_first_dirty_offset_past_the_checkpoint_is_taken_with_a_warning(
+    make_log: LogMaker, kernel: Kernel, checkpoint: int | None, first_dirty: int, warned: bool
+) -> None:
+    """What lies between them was never cleaned: the rounds rely on it, and only the person who asks can know."""
+    log = tombstone_over_an_older_record(make_log)
+    report = Cleaning(log, kernel, checkpoint=checkpoint).run(first_dirty_offset=first_dirty)
+    notes = [note for note in report.notes if "offsets 0 to 0 were taken for clean as asked" in note]
+    assert len(notes) == warned
+
+
 # ---- A20: crash windows around the swap
 
 

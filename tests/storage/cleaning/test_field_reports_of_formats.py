@@ -190,15 +190,15 @@ def test_a42_compressed_and_plain_messages_of_both_old_formats(make_log: LogMake
 # ---- A45: directories that are not live partitions
 
 
-def test_a45_partitions_in_other_states_are_never_targets(make_log: LogMaker, tmp_path: Path) -> None:
+def test_a45_partitions_in_other_states_are_never_targets(make_log: LogMaker, log_dir: Path) -> None:
     unique = "0123456789abcdef" * 2
     for name in ("t-0", f"t-1.{unique}-delete", f"t-2.{unique}-stray", f"t-3.{unique}-future", "__cluster_metadata-0"):
         log = make_log(name)
         log.append(("a", 1))
-    targets = find_targets([tmp_path])
+    targets = find_targets([log_dir])
     assert [target.directory.name for target in targets.partitions] == ["t-0"]
     for name, why in (("delete", "being deleted"), ("stray", "set the partition aside"), ("future", "being moved")):
-        (directory,) = tmp_path.glob(f"*-{name}")
+        (directory,) = log_dir.glob(f"*-{name}")
         (refused,) = find_targets([directory]).refused
         assert why in str(refused)
         assert find_targets([directory]).partitions == []

@@ -90,8 +90,8 @@ class Cleaner:
 
 
 @pytest.fixture
-def cleaner(kernel: Kernel, tmp_path: Path) -> Cleaner:
-    return Cleaner(kernel, tmp_path)
+def cleaner(kernel: Kernel, log_dir: Path) -> Cleaner:
+    return Cleaner(kernel, log_dir)
 
 
 def write_dups(log: ShortLog, codec: str, keys: int, copies: int, first_key: int = 0) -> None:

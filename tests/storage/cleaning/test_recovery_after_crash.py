@@ -91,11 +91,11 @@ def cleaned_log(make_log: LogMaker, kernel: Kernel) -> tuple[ShortLog, list[int]
 @pytest.mark.parametrize("loader", ["recover_swap", "clean start", "unclean start"])
 @pytest.mark.parametrize(("undo", "finished"), PICTURES, ids=[undo.__name__ for undo, _ in PICTURES])
 def test_recovery_after_crash(
-    make_log: LogMaker, kernel: Kernel, tmp_path: Path, undo: Undo, finished: bool, loader: str
+    make_log: LogMaker, kernel: Kernel, log_dir: Path, undo: Undo, finished: bool, loader: str
 ) -> None:
     log, before, after = cleaned_log(make_log, kernel)
     assert sorted(set(before)) == sorted(after) and len(after) < len(before)
-    directory = shutil.copytree(log.directory, tmp_path / "image-0")
+    directory = shutil.copytree(log.directory, log_dir / "image-0")
     undo(directory, [name for name in segment_file_names(0) if (directory / name).exists()])
 
     if loader == "recover_swap":
