@@ -39,9 +39,10 @@ from compactd.storage.records.batch import (
     read_header,
 )
 from compactd.storage.records.builder import build_batch
-from compactd.storage.records.codecs import Codec
+from compactd.storage.records.codecs import Codec, decompress
 from compactd.storage.records.crc import crc32c
-from compactd.storage.records.record import Record
+from compactd.storage.records.record import Record, parse_records
+from compactd.storage.records.varint import MalformedError
 
 Buffer = bytes | bytearray | memoryview
 
@@ -51,7 +52,18 @@ _LEADER_EPOCH = struct.Struct(">i")
 _ATTRIBUTES = struct.Struct(">h")
 _MAX_TIMESTAMP = struct.Struct(">q")
 _CRC = struct.Struct(">I")
-_LEADER_EPOCH_AT, _CRC_AT, _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 12, 17, 21, 35
+_INT = struct.Struct(">i")
+_LEADER_EPOCH_AT, _MAGIC_AT, _CRC_AT, _ATTRIBUTES_AT, _LAST_DELTA_AT, _MAX_TIMESTAMP_AT, _COUNT_AT = (
+    12,
+    16,
+    17,
+    21,
+    23,
+    35,
+    57,
+)
+#: Of the length field, for the smallest entry (V0 without key and value).
+SMALLEST_LENGTH = 14
 #: Errors of single records that a message names.
 _SHOWN = 3
 _KNOWN_ATTRIBUTES = CODEC_MASK | TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK | DELETE_HORIZON_MASK
@@ -107,22 +119,34 @@ def read_batches_of(data: Buffer, path: str) -> list[BatchHeader]:
     """
     headers: list[BatchHeader] = []
     position, end = 0, len(data)
-    while position < end:
-        if end - position < LOG_OVERHEAD + 5:
+    while end - position > _MAGIC_AT:
+        length = _INT.unpack_from(data, position + 8)[0]
+        magic = data[position + _MAGIC_AT]
+        if length < SMALLEST_LENGTH or magic > 2:
+            raise CorruptMessageError(path=path, detail=f"its length field is {length}, its magic {magic}")
+        if length + LOG_OVERHEAD > end - position:
             break
+        if magic == 2 and length + LOG_OVERHEAD >= HEADER_SIZE:
+            _check_numbers(data, position, path)
         try:
-            header = read_header(data, position, path)
+            headers.append(read_header(data, position, path))
         except CorruptBatchError as error:
-            if error.reason.startswith("truncated"):
-                break
-            if error.reason.startswith("unknown compression codec"):
-                raise UnsupportedCompressionTypeError(path=path, detail=error.reason) from None
             raise CorruptMessageError(path=path, detail=error.reason) from None
-        if header.size > end - position:
-            break
-        headers.append(header)
-        position += header.size
+        position += length + LOG_OVERHEAD
     return headers
+
+
+def _check_numbers(data: Buffer, position: int, path: str) -> None:
+    """What a V2 header may not say, so that the answer is the one that Kafka gives to a producer."""
+    codec = data[position + _ATTRIBUTES_AT + 1] & CODEC_MASK
+    if codec > Codec.ZSTD:
+        raise UnsupportedCompressionTypeError(path=path, detail=f"its compression codec {codec} is unknown")
+    delta = _INT.unpack_from(data, position + _LAST_DELTA_AT)[0]
+    count = _INT.unpack_from(data, position + _COUNT_AT)[0]
+    if delta < 0 or count < 0:
+        raise InvalidRecordError(
+            path=path, detail=f"its last offset delta is {delta}, its count {count}", record_errors=()
+        )
 
 
 def validate_for_leader(data: Buffer, headers: Sequence[BatchHeader], rules: AppendRules) -> Validated:
@@ -301,10 +325,28 @@ def _check_legacy_records(batch: Batch, rules: AppendRules) -> None:
 
 
 def _records(batch: Batch, rules: AppendRules) -> list[Record]:
+    """The records of a batch whose CRC was checked; their offsets mean nothing yet."""
+    header = batch.header
     try:
-        return batch.records()
+        if header.magic < 2:
+            return batch.records()
+        area, position = batch.data, HEADER_SIZE
+        if header.codec:
+            area, position = decompress(header.codec, batch.data[HEADER_SIZE:]), 0
+        return parse_records(
+            area,
+            position,
+            count=header.record_count,
+            base_offset=header.base_offset,
+            last_offset=header.last_offset,
+            base_timestamp=header.base_timestamp,
+            append_time=header.max_timestamp if header.is_log_append_time else None,
+            any_offsets=True,
+        )
     except CorruptBatchError as error:
         raise InvalidRecordError(path=rules.path, detail=error.reason, record_errors=()) from None
+    except MalformedError as error:
+        raise InvalidRecordError(path=rules.path, detail=str(error), record_errors=()) from None
 
 
 def _rebuild(batches: Sequence[Batch], rules: AppendRules, codec: int) -> Validated:
@@ -317,6 +359,8 @@ def _rebuild(batches: Sequence[Batch], rules: AppendRules, codec: int) -> Valida
             records.append(record._replace(offset=rules.next_offset + len(records)))
     if not records:
         _refuse(rules, "it has no records")
+    if any(record.timestamp < -1 for record in records):
+        raise InvalidTimestampError(path=rules.path, detail="it has negative timestamps", record_errors=())
     data = build_batch(
         records,
         base_offset=rules.next_offset,

@@ -56,6 +56,8 @@ def scan_segment(
     start_position: int = 0,
 ) -> tuple[ScannedCounts, bytes, bytes, list[tuple[int, int]], bytes, ScannedFault | None, bool]: ...
 
+def lz4_frame(data: bytes, level: int) -> bytes: ...
+
 class Admission:
     def __new__(
         cls,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Final
 
@@ -167,22 +168,29 @@ def _unsnappy_block(block: bytes, limit: int, before: int = 0) -> bytes:
 
 
 def _lz4(data: bytes, magic: int, level: int) -> bytes:
+    if level != DEFAULT_LEVELS[Codec.LZ4] and magic > 0 and (hard := _native_lz4()) is not None:
+        return hard(data, level)
     # Message format 0 computed the header checksum over the frame's magic too (KAFKA-3160).
     checksum = xxh32(_LZ4_DESCRIPTOR if magic > 0 else _LZ4_MAGIC + _LZ4_DESCRIPTOR) >> 8 & 0xFF
     out = bytearray(_LZ4_MAGIC + _LZ4_DESCRIPTOR + bytes((checksum,)))
     for at in range(0, len(data), _LZ4_CHUNK):
         chunk = data[at : at + _LZ4_CHUNK]
-        if level == DEFAULT_LEVELS[Codec.LZ4]:
-            block = bytes(cramjam.lz4.compress_block(chunk, store_size=False))
-        else:
-            block = bytes(
-                cramjam.lz4.compress_block(chunk, mode="high_compression", compression=level, store_size=False)
-            )
+        block = bytes(cramjam.lz4.compress_block(chunk, store_size=False))
         if len(block) < len(chunk):
             out += struct.pack("<I", len(block)) + block
         else:
             out += struct.pack("<I", len(chunk) | _LZ4_STORED) + chunk
     return bytes(out + bytes(4))
+
+
+def _native_lz4() -> Callable[[bytes, int], bytes] | None:
+    """The HC compressor, which only the native kernel has; without it every level compresses as the default one."""
+    try:
+        from compactd.storage.kernel import _native  # noqa: PLC0415
+
+        return _native.lz4_frame
+    except (ImportError, AttributeError):
+        return None
 
 
 def _unlz4(data: bytes, magic: int, limit: int) -> bytes:

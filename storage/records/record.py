@@ -63,10 +63,12 @@ def parse_records(
     last_offset: int,
     base_timestamp: int,
     append_time: int | None,
+    any_offsets: bool = False,
 ) -> list[Record]:
     """The `count` records from `position` to the end of `data`, which is decompressed.
 
     `append_time`: timestamp of every record of a LogAppendTime batch, else None.
+    `any_offsets`: offsets are not looked at, for a batch whose records are about to be numbered anew.
     Raises MalformedError for lengths that do not add up, for offsets that do not increase or leave the batch's range,
     and for bytes that are left at the end.
     """
@@ -87,7 +89,7 @@ def parse_records(
         if at != end:
             raise MalformedError(f"record {index} of {count} has length {length} and fields of {at - start} bytes")
         offset = base_offset + step
-        if not previous < offset <= last_offset:
+        if not any_offsets and not previous < offset <= last_offset:
             raise MalformedError(
                 f"record {index} of {count} has offset {offset}, which is not between {previous + 1} and {last_offset}"
             )

@@ -52,7 +52,7 @@ class Twins:
     follows: bool = True
     #: An operation is under way, or ended with the two logs apart.
     apart: bool = False
-    #: Kafka may have forgotten transactions that are not stable yet.
+    #: After a truncation: Kafka may take transactions for stable that are not.
     forgetful: bool = False
     history: list[str] = field(default_factory=list)
 
@@ -290,11 +290,11 @@ class Twins:
         theirs["segments"] = segments
         # Where the log starts inside an open transaction Kafka 4.4.0 gives the base offset of the batch that holds the
         # start or follows it: below the start for the one, in a gap's far end for the other.
-        # And after a truncation it forgets completed transactions whose marker the high watermark has not passed.
-        self.forgetful &= bool(log.producers.unreplicated_txns)
-        if log.first_unstable_offset == log.log_start_offset or (
-            self.forgetful and log.first_unstable_offset in log.producers.unreplicated_txns
-        ):
+        # After a truncation it looks at open transactions anew only with the next append, and forgets completed ones whose
+        # marker the high watermark has not passed.
+        self.forgetful &= bool(log.producers.unreplicated_txns or log.producers.ongoing_txns)
+        cautious = self.forgetful and mine["lastStableOffset"] <= theirs["lastStableOffset"]
+        if log.first_unstable_offset == log.log_start_offset or cautious:
             mine["lastStableOffset"] = theirs["lastStableOffset"]
         theirs["producers"] = sorted(theirs["producers"])
         assert mine == theirs, f"Kafka {theirs}\ncompactd {mine}\nafter\n{self.story()}"

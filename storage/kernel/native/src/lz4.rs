@@ -10,12 +10,17 @@ const STORED: u32 = 1 << 31;
 
 /// Appends `data` as one frame: independent blocks of 64 KiB, no checksum, no content size. False: liblz4 refused.
 pub fn compress(data: &[u8], out: &mut Vec<u8>) -> bool {
+    compress_at(data, None, out)
+}
+
+/// As `compress`, with a level by the slower HC compressor: Kafka's lz4 levels other than 9.
+pub fn compress_at(data: &[u8], level: Option<i32>, out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(&MAGIC);
     out.extend_from_slice(&[0x60, 0x40, 0x82]);
     for block in data.chunks(BLOCK) {
         let start = out.len();
         out.extend_from_slice(&[0; 4]);
-        let Some(written) = lz4_compress_block(block, out) else { return false };
+        let Some(written) = lz4_compress_block(block, level, out) else { return false };
         let mut length = written as u32;
         if written >= block.len() {
             out.truncate(start + 4);

@@ -1,5 +1,5 @@
-//! The one module with unsafe code: anonymous memory for the offset map, prefetching, liblz4, libdeflate, and calls on
-//! file descriptors. Everything it exports is safe to call with any argument.
+//! The one module with unsafe code: anonymous memory for the offset map, prefetching, liblz4, libdeflate, the memory of
+//! Python buffers, and calls on file descriptors. Everything it exports is safe to call with any argument.
 
 #![allow(unsafe_code)]
 
@@ -7,6 +7,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::NonNull;
+
+use pyo3::buffer::PyBuffer;
 
 /// One slot of the offset map.
 #[repr(C)]
@@ -108,14 +110,20 @@ fn lz4_bound(length: usize) -> Option<(i32, i32)> {
     (bound > 0).then_some((length, bound))
 }
 
-/// Appends `block` compressed by LZ4_compress_default. None: liblz4 refused.
-pub fn lz4_compress_block(block: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+/// Appends `block` compressed by LZ4_compress_default, or with a level by LZ4_compress_HC. None: liblz4 refused.
+pub fn lz4_compress_block(block: &[u8], level: Option<i32>, out: &mut Vec<u8>) -> Option<usize> {
     let (length, bound) = lz4_bound(block.len())?;
     out.reserve(bound as usize);
     let spare = out.spare_capacity_mut();
     // SAFETY: source and target are valid for the lengths given, and do not overlap; at most `bound` bytes are written
     // into capacity reserved above.
-    let written = unsafe { lz4_sys::LZ4_compress_default(block.as_ptr().cast(), spare.as_mut_ptr().cast(), length, bound) };
+    let (source, target) = (block.as_ptr().cast(), spare.as_mut_ptr().cast());
+    let written = unsafe {
+        match level {
+            None => lz4_sys::LZ4_compress_default(source, target, length, bound),
+            Some(level) => lz4_sys::LZ4_compress_HC(source, target, length, bound, level),
+        }
+    };
     let written = usize::try_from(written).ok().filter(|&written| written > 0 && written <= spare.len())?;
     // SAFETY: liblz4 initialised `written` bytes of the spare capacity.
     unsafe { out.set_len(out.len() + written) };
@@ -240,4 +248,17 @@ pub fn duplicate(fd: RawFd) -> io::Result<File> {
 pub fn advise_sequential(file: &File) {
     // SAFETY: a call on an open descriptor without memory arguments; only advice.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_SEQUENTIAL) };
+}
+
+/// The memory of a Python buffer, where it is one piece. A thread that changes it meanwhile changes what is read from it.
+pub fn bytes_of(buffer: &PyBuffer<u8>) -> Option<&[u8]> {
+    // SAFETY: the buffer is contiguous, and its export keeps the memory in place for as long as `buffer` lives.
+    buffer.is_c_contiguous().then(|| unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes()) })
+}
+
+/// As `bytes_of`, to write to; None for read-only memory too.
+pub fn bytes_of_mut(buffer: &mut PyBuffer<u8>) -> Option<&mut [u8]> {
+    let fit = buffer.is_c_contiguous() && !buffer.readonly();
+    // SAFETY: as above, and the buffer is writable.
+    fit.then(|| unsafe { std::slice::from_raw_parts_mut(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes()) })
 }

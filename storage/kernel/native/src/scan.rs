@@ -63,6 +63,8 @@ struct Scan {
     events: Vec<Event>,
     fault: Option<Fault>,
     overflow: bool,
+    /// The last good batch, where the one that does not follow it would follow the one before: either may be the wrong one.
+    doubt: Option<(u64, i64, i64)>,
 }
 
 struct Reader {
@@ -137,7 +139,28 @@ fn marker(bytes: &[u8]) -> Option<(i16, i32)> {
     Some((kind, i32_at(bytes, at + 2)?))
 }
 
-fn scan(path: &Path, base: i64, interval: u64, limit: Option<u64>, check_crc: bool, produced_from: i64, start: u64) -> io::Result<Scan> {
+/// What to read, and how.
+#[derive(Clone, Copy)]
+struct Request<'a> {
+    path: &'a Path,
+    base: i64,
+    interval: u64,
+    check_crc: bool,
+    produced_from: i64,
+    start: u64,
+}
+
+/// Where two batches contradict each other and nobody can tell which is right, neither is taken: no CRC covers offsets.
+fn scan(request: &Request, limit: Option<u64>) -> io::Result<Scan> {
+    let found = scan_to(request, limit)?;
+    let Some((position, first, last)) = found.doubt else { return Ok(found) };
+    let mut before = scan_to(request, Some(position))?;
+    before.fault = Some((position, first, last, "the batch behind it does not follow its offsets".into(), None));
+    Ok(before)
+}
+
+fn scan_to(request: &Request, limit: Option<u64>) -> io::Result<Scan> {
+    let Request { path, base, interval, check_crc, produced_from, start } = *request;
     let file = File::open(path)?;
     let size = file.metadata()?.len();
     let end = limit.map_or(size, |limit| limit.min(size));
@@ -145,6 +168,8 @@ fn scan(path: &Path, base: i64, interval: u64, limit: Option<u64>, check_crc: bo
     let mut found = Scan { valid_bytes: start, next_offset: base, next_of_current: base, max_timestamp: -1, offset_of_max: base, ..Scan::default() };
     let mut producers: HashMap<i64, Producer> = HashMap::new();
     let (mut last_entry, mut last_time, mut latest_epoch) = (0u64, -1i64, -1i32);
+    // Position, base and last offset of the batch before, and what it had to follow.
+    let mut before: Option<((u64, i64, i64), i64)> = None;
     while found.valid_bytes < reader.end {
         let position = found.valid_bytes;
         let left = reader.end - position;
@@ -193,6 +218,7 @@ fn scan(path: &Path, base: i64, interval: u64, limit: Option<u64>, check_crc: bo
         }
         if first < found.next_offset || last < first || last == i64::MAX {
             found.fault = fault(first, last, format!("its offsets do not follow {}", found.next_offset));
+            found.doubt = before.filter(|&(_, followed)| first >= followed && last >= first).map(|(batch, _)| batch);
             break;
         }
         if last - base > MAX_RELATIVE {
@@ -252,6 +278,7 @@ fn scan(path: &Path, base: i64, interval: u64, limit: Option<u64>, check_crc: bo
             push_time(&mut found, base, &mut last_time);
             last_entry = position;
         }
+        before = Some(((position, first, last), found.next_offset));
         found.valid_bytes += total;
         found.next_offset = last + 1;
         found.batches += 1;
@@ -327,7 +354,8 @@ pub fn scan_segment<'py>(
     produced_from: i64,
     start_position: u64,
 ) -> PyResult<Scanned<'py>> {
-    let found = py.detach(|| scan(&path, base_offset, interval_bytes, limit, check_crc, produced_from, start_position))?;
+    let request = Request { path: &path, base: base_offset, interval: interval_bytes, check_crc, produced_from, start: start_position };
+    let found = py.detach(|| scan(&request, limit))?;
     let mut packed = Vec::with_capacity(found.events.len() * EVENT_SIZE);
     for event in &found.events {
         packed.extend_from_slice(&event.packed);

@@ -8,9 +8,12 @@ use std::cell::RefCell;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use crate::codecs::Codecs;
 use crate::header::{i16_at, i32_at, i64_at, LOG_OVERHEAD, V2_HEADER};
+use crate::lz4;
+use crate::memory::{bytes_of, bytes_of_mut};
 use crate::record;
 
 /// Smaller batches are done before another thread could get the lock.
@@ -24,6 +27,9 @@ const TRANSACTIONAL: i16 = 0x10;
 const CONTROL: i16 = 0x20;
 /// Attribute bits that a rewritten header keeps; the others are unused and become 0.
 const KNOWN: i16 = 0x7f;
+
+const ZSTD: u8 = 4;
+const LARGEST_WINDOW: u64 = 128 << 20;
 
 const NO_KEY: i32 = 1;
 const TIMESTAMP: i32 = 2;
@@ -47,7 +53,6 @@ struct Rules {
     largest_body: usize,
 }
 
-#[allow(unsafe_code)]
 #[allow(clippy::too_many_arguments)]
 #[pyfunction]
 #[pyo3(signature = (batch, crc, codec, count, base_timestamp, append_time, keys_required, earliest, latest, largest_body, /))]
@@ -64,12 +69,7 @@ pub fn validate_batch(
     latest: i64,
     largest_body: usize,
 ) -> PyResult<Summary> {
-    if !batch.is_c_contiguous() {
-        return Err(PyBufferError::new_err("the batch is not one piece of memory"));
-    }
-    // SAFETY: the buffer is contiguous and its export keeps the memory in place until `batch` is dropped, after the walk.
-    // A caller that changes the bytes meanwhile gets a wrong answer about them; every access is inside the slice.
-    let bytes = unsafe { std::slice::from_raw_parts(batch.buf_ptr().cast::<u8>(), batch.len_bytes()) };
+    let bytes = bytes_of(&batch).ok_or_else(|| PyBufferError::new_err("the batch is not one piece of memory"))?;
     let rules = Rules { base_timestamp, append_time, keys_required, earliest, latest, largest_body };
     let outcome = if bytes.len() >= DETACH_FROM {
         py.detach(|| validate(bytes, crc, codec, count, rules))
@@ -89,6 +89,9 @@ fn validate(bytes: &[u8], crc: u32, codec: u8, count: i32, rules: Rules) -> Resu
     if codec == 0 {
         return walk(body, count, rules, false);
     }
+    if codec == ZSTD && !windows_fit(body) {
+        return Err("its zstd frame needs a larger window than readers allow".into());
+    }
     SCRATCH.with_borrow_mut(|(codecs, area)| {
         let outcome = match codecs.decompress(codec, 2, body, area) {
             Ok(()) => walk(area, count, rules, true),
@@ -99,6 +102,32 @@ fn validate(bytes: &[u8], crc: u32, codec: u8, count: i32, rules: Rules) -> Resu
         }
         outcome
     })
+}
+
+/// Whether every frame can be decompressed with libzstd's usual limit of 128 MiB: here a whole frame is decompressed at once,
+/// where no window is needed, but consumers stream. What is no frame header is left to the decompressor.
+fn windows_fit(mut data: &[u8]) -> bool {
+    while let Some((&[0x28, 0xb5, 0x2f, 0xfd, descriptor], rest)) = data.split_first_chunk::<5>() {
+        let window = if descriptor & 0x20 == 0 {
+            let Some(&byte) = rest.first() else { return true };
+            let base = 1u64 << (10 + (byte >> 3));
+            base + base / 8 * u64::from(byte & 7)
+        } else {
+            // A single segment: the window is the content, whose size follows an optional dictionary id.
+            let at = [0, 1, 2, 4][usize::from(descriptor & 3)];
+            let width = [1, 2, 4, 8][usize::from(descriptor >> 6)];
+            let Some(size) = rest.get(at..at + width) else { return true };
+            size.iter().rev().fold(0u64, |sum, &byte| sum << 8 | u64::from(byte))
+        };
+        if window > LARGEST_WINDOW {
+            return false;
+        }
+        match zstd_safe::find_frame_compressed_size(data) {
+            Ok(size) if size > 0 && size <= data.len() => data = &data[size..],
+            _ => return true,
+        }
+    }
+    true
 }
 
 fn walk(area: &[u8], count: i32, rules: Rules, compressed: bool) -> Result<Summary, Cow<'static, str>> {
@@ -126,6 +155,16 @@ fn walk(area: &[u8], count: i32, rules: Rules, compressed: bool) -> Result<Summa
         return Err(format!("{} bytes are left after its {count} records", area.len() - at).into());
     }
     Ok((true, largest, consecutive, errors))
+}
+
+/// One lz4 frame at a level of compression.lz4.level other than 9.
+#[pyfunction]
+pub fn lz4_frame<'py>(py: Python<'py>, data: &[u8], level: i32) -> PyResult<Bound<'py, PyBytes>> {
+    let mut out = Vec::new();
+    if !py.detach(|| lz4::compress_at(data, Some(level), &mut out)) {
+        return Err(PyValueError::new_err("liblz4 could not compress the records"));
+    }
+    Ok(PyBytes::new(py, &out))
 }
 
 /// The rules of one topic for batches of producers, and the assignment of offsets to those that need nothing else.
@@ -163,20 +202,16 @@ impl Admission {
         Admission { keys_required, append_time, before_ms, after_ms, largest_body, largest_batch, codec }
     }
 
-    #[allow(unsafe_code)]
     fn admit(
         &self,
         py: Python<'_>,
-        batch: PyBuffer<u8>,
+        mut batch: PyBuffer<u8>,
         next_offset: i64,
         leader_epoch: i32,
         now_ms: i64,
     ) -> PyResult<Option<Admitted>> {
-        if batch.readonly() || !batch.is_c_contiguous() {
-            return Err(PyBufferError::new_err("the batch has to be one piece of writable memory"));
-        }
-        // SAFETY: as in `validate_batch`; the buffer is writable, and the caller gave it away for the time of this call.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(batch.buf_ptr().cast::<u8>(), batch.len_bytes()) };
+        let bytes = bytes_of_mut(&mut batch)
+            .ok_or_else(|| PyBufferError::new_err("the batch has to be one piece of writable memory"))?;
         Ok(if bytes.len() >= DETACH_FROM {
             py.detach(|| self.stamp(bytes, next_offset, leader_epoch, now_ms))
         } else {
