@@ -209,12 +209,13 @@ write_configs = st.fixed_dictionaries(
 )
 clean_configs = st.fixed_dictionaries(
     {
-        "internal.segment.bytes": st.sampled_from([1 << 20, 1, 300, 1000, 5000]),
+        # Two and three of the smallest batches fill a segment exactly.
+        "internal.segment.bytes": st.sampled_from([1 << 20, 1, 144, 216, 300, 1000, 5000]),
         "index.interval.bytes": st.sampled_from([4096, 0, 1, 100]),
         "delete.retention.ms": st.sampled_from([DAY_MS, 0, 1000]),
     },
     optional={
-        "segment.index.bytes": st.sampled_from([4096, 120]),
+        "segment.index.bytes": st.sampled_from([4096, 120, 72, 48]),
         "preallocate": st.just(True),
         "min.compaction.lag.ms": st.sampled_from([1, HOUR_MS]),
     },

@@ -112,8 +112,10 @@ def play(
         set_mtimes(directory, step.mtimes_ms)
         config = {**_CLEAN_DEFAULTS, **scenario.clean_config, **step.clean.config}
         # A broker doesn't open an active segment whose index is longer than it may be.
-        limits = (config["segment.index.bytes"], write_config["segment.index.bytes"])
-        config["segment.index.bytes"] = max(int(str(limit)) for limit in limits)
+        longest = max(
+            (path.stat().st_size for path in directory.glob(f"{_active_base(directory):020}.*index")), default=0
+        )
+        config["segment.index.bytes"] = max(int(str(config["segment.index.bytes"])), longest)
         if kill is None:
             # A start as the broker's settles the producer snapshots; both sides begin with what lies there then.
             oracle.open(directory, config, now=writer.now_ms, logStartOffset=start)
@@ -146,6 +148,10 @@ def _raise_start(oracle: Oracle, writer: Writer) -> int:
         writer.start_percent = 0
         oracle.start_offset(start)
     return start
+
+
+def _active_base(directory: Path) -> int:
+    return max(int(path.stem) for path in directory.glob("*.log"))
 
 
 def _lose_indexes(directory: Path, recovery_point: int) -> None:
