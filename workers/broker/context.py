@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 
 from compactd.config.errors import CompactdError
-from compactd.config.settings import DaemonConfig
+from compactd.config.settings import DaemonConfig, StorageConfig
 from compactd.workers.broker.image import CatalogueImage
 from compactd.workers.clock import Clock
 from compactd.workers.messages import CatalogueChange, CatalogueChanged, Failed, Message
@@ -85,6 +85,7 @@ class Context:
 
     clock: Clock
     config: DaemonConfig
+    storage: StorageConfig
     node_id: int
     #: Its number among the broker workers.
     worker: int
@@ -93,6 +94,7 @@ class Context:
     catalogue: CatalogueClient
     #: Threads for what would block the loop.
     executor: Executor
+    loop: asyncio.AbstractEventLoop
     #: Changed settings by broker-level name, as Reconfigure told them.
     settings: dict[str, str] = field(default_factory=dict)
     _parts: dict[type[Any], Any] = field(default_factory=dict)
@@ -109,7 +111,7 @@ class Context:
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Runs something beside the requests; it is cancelled when the broker stops. Its errors are logged."""
-        task = asyncio.get_running_loop().create_task(work)
+        task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
@@ -121,7 +123,7 @@ class Context:
 
     async def in_thread(self, work: Callable[[], _T]) -> _T:
         """Runs what blocks in a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self.executor, work)
+        return await self.loop.run_in_executor(self.executor, work)
 
     def on_stop(self, call: Callable[[], Awaitable[None]]) -> None:
         """`call` is awaited when the broker stops: no client is connected any more, the logs are still open."""

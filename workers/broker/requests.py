@@ -41,6 +41,7 @@ HANDLER_MODULES = (
     "produce",
     "fetch",
     "list_offsets",
+    "leader_epochs",
     "delete_records",
     "describe_log_dirs",
 )
@@ -55,6 +56,16 @@ class Peer:
     #: As the client's ApiVersions told; "" before, or of an old client.
     software_name: str = ""
     software_version: str = ""
+    #: It closed the connection, as far as we know.
+    is_gone: bool = False
+    #: Called when it does; whoever waits on its behalf sets this, and takes it away again.
+    on_gone: Callable[[], None] | None = None
+
+    def left(self) -> None:
+        """The client closed the connection."""
+        self.is_gone = True
+        if self.on_gone is not None:
+            self.on_gone()
 
     @property
     def client_host(self) -> str:

@@ -1,0 +1,269 @@
+"""One client: frames in, answers out, one request at a time (facts: kafka-protocol 2).
+
+A connection is read ahead only as far as one receive reaches; while a request is served nothing more is read. What it
+holds is thus bounded by one request, one answer and the receive buffer, however slow its client is, and answers leave in
+the order of the requests. Records in an answer never pass through here: the kernel sends them from the log's files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import struct
+from collections import deque
+from typing import TYPE_CHECKING
+
+from compactd.workers.broker.decoding import MalformedRequestError
+from compactd.workers.broker.requests import CLOSE, Encoded, Peer, SendsFile, answer, total_size
+
+if TYPE_CHECKING:
+    from compactd.workers.broker.server import Server
+
+_LOGGER = logging.getLogger(__name__)
+
+_SIZE = struct.Struct(">i")
+#: Most that one call gives to the kernel to send from a file.
+_SEND_AT_ONCE = 4 << 20
+
+
+class Disconnected(Exception):  # noqa: N818
+    """The client is gone, or sends nothing that could be answered."""
+
+
+class Connection:
+    """Serves until the client goes, breaks the protocol, or the server closes it."""
+
+    def __init__(self, server: Server, sock: socket.socket, peer: Peer) -> None:
+        self._server = server
+        self._socket = sock
+        self._fd = sock.fileno()
+        self._loop = server.loop
+        self.peer = peer
+        #: Whole frames that wait, oldest first.
+        self._frames: deque[bytearray] = deque()
+        #: The frame that is being received, and how many bytes it lacks; first its size.
+        self._head = bytearray()
+        self._frame: bytearray | None = None
+        self._lacking = 0
+        self._is_reading = False
+        self._at_end = False
+        self._wakeup: asyncio.Future[None] | None = None
+        #: When something was received or sent last, and whether a request is being served (loop time, seconds).
+        self.last_active = server.loop.time()
+        self.is_serving = False
+        #: Bytes taken from the server's budget for the frames here.
+        self._budgeted = 0
+        self._task = server.loop.create_task(self._serve())
+
+    def close(self) -> None:
+        """Ends the connection; `closed` tells when it is."""
+        self._task.cancel()
+
+    async def closed(self) -> None:
+        """Returns when everything of the connection is gone."""
+        await asyncio.wait([self._task])
+
+    # ---- serving
+
+    async def _serve(self) -> None:
+        try:
+            while True:
+                frame = await self._next_frame()
+                self.is_serving = True
+                try:
+                    result = await answer(self._server.context, memoryview(frame), self.peer)
+                finally:
+                    self.is_serving = False
+                    self.last_active = self._loop.time()
+                if result is CLOSE:
+                    return
+                if isinstance(result, Encoded):
+                    try:
+                        await self._send(result)
+                    finally:
+                        result.close()
+                self._give_back(len(frame))
+        except Disconnected:
+            pass
+        except MalformedRequestError as error:
+            _LOGGER.info("%s:%d is disconnected: %s", self.peer.host, self.peer.port, error)
+        except (ConnectionError, TimeoutError):
+            pass
+        except OSError as error:
+            _LOGGER.info("%s:%d is disconnected: %s", self.peer.host, self.peer.port, error)
+        except Exception:
+            _LOGGER.exception("a bug in serving %s:%d", self.peer.host, self.peer.port)
+        finally:
+            self._shut()
+            self._server.gone(self)
+
+    def _shut(self) -> None:
+        self._stop_reading()
+        self._loop.remove_writer(self._fd)
+        self._socket.close()
+        self._give_back(self._budgeted)
+        self._frames.clear()
+        self._frame = None
+
+    def _give_back(self, size: int) -> None:
+        self._budgeted -= size
+        self._server.budget.give_back(size)
+
+    # ---- receiving
+
+    async def _next_frame(self) -> bytearray:
+        while not self._frames:
+            if self._at_end:
+                raise Disconnected
+            self._start_reading()
+            self._wakeup = self._loop.create_future()
+            try:
+                await self._wakeup
+            finally:
+                self._wakeup = None
+        return self._frames.popleft()
+
+    def _start_reading(self) -> None:
+        if not self._is_reading:
+            self._is_reading = True
+            self._loop.add_reader(self._fd, self._readable)
+
+    def _stop_reading(self) -> None:
+        if self._is_reading:
+            self._is_reading = False
+            self._loop.remove_reader(self._fd)
+
+    def _wake(self) -> None:
+        if self._wakeup is not None and not self._wakeup.done():
+            self._wakeup.set_result(None)
+
+    def _readable(self) -> None:
+        """Called by the loop. Stays registered while requests are served quickly; stops when more comes than is wanted."""
+        if self._frames or self._server.budget.is_spent(self._budgeted):
+            self._stop_reading()
+            if not self._frames:
+                self._server.budget.wait(self)
+            return
+        scratch = self._server.scratch
+        try:
+            count = self._socket.recv_into(scratch)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            count = 0
+        if count == 0:
+            self._at_end = True
+            self._stop_reading()
+            self.peer.left()
+            self._wake()
+            return
+        self.last_active = self._loop.time()
+        try:
+            self._take(memoryview(scratch)[:count])
+        except Disconnected:
+            self._at_end = True
+            self._stop_reading()
+        if self._frames or self._at_end:
+            self._wake()
+
+    def budget_free(self) -> None:
+        """Others gave memory back."""
+        if not self._at_end and not self._socket._closed:  # type: ignore[attr-defined]
+            self._start_reading()
+
+    def _take(self, data: memoryview) -> None:
+        """Cuts what was received into frames. Disconnected for a size that is none."""
+        position, end = 0, len(data)
+        while position < end:
+            if self._frame is None:
+                needed = _SIZE.size - len(self._head)
+                self._head += data[position : position + needed]
+                position += needed
+                if len(self._head) < _SIZE.size:
+                    return
+                (size,) = _SIZE.unpack(self._head)
+                self._head.clear()
+                if not 0 < size <= self._server.limits.request_max_bytes:
+                    _LOGGER.info(
+                        "%s:%d is disconnected: a request of %d bytes, where at most %d are taken",
+                        self.peer.host,
+                        self.peer.port,
+                        size,
+                        self._server.limits.request_max_bytes,
+                    )
+                    raise Disconnected
+                # Grows with what really comes: a size alone costs nothing.
+                self._frame = bytearray()
+                self._lacking = size
+                self._budgeted += size
+                self._server.budget.take(size)
+            part = data[position : position + self._lacking]
+            self._frame += part
+            position += len(part)
+            self._lacking -= len(part)
+            if self._lacking == 0:
+                self._frames.append(self._frame)
+                self._frame = None
+
+    # ---- sending
+
+    async def _send(self, encoded: Encoded) -> None:
+        parts = encoded.parts
+        head = bytearray(_SIZE.pack(total_size(parts)))
+        last = len(parts) - 1
+        for number, part in enumerate(parts):
+            if isinstance(part, (bytes, bytearray, memoryview)):
+                if number == 0 and len(part) < 4096:
+                    head += part
+                    part = head
+                elif number == 0:
+                    await self._send_bytes(head, socket.MSG_MORE)
+                await self._send_bytes(part, 0 if number == last else socket.MSG_MORE)
+            else:
+                await self._send_file(part)
+
+    async def _send_bytes(self, part: bytes | bytearray | memoryview, flags: int) -> None:
+        try:
+            sent = self._socket.send(part, flags)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        if sent == len(part):
+            return
+        rest = memoryview(part)[sent:]
+        while rest:
+            await self._writable()
+            with contextlib.suppress(BlockingIOError, InterruptedError):
+                sent = self._socket.send(rest, flags)
+                self.last_active = self._loop.time()
+                rest = rest[sent:]
+
+    async def _send_file(self, part: SendsFile) -> None:
+        position, left = part.position, part.length
+        while left:
+            try:
+                sent = os.sendfile(self._fd, part.fileno(), position, min(left, _SEND_AT_ONCE))
+            except (BlockingIOError, InterruptedError):
+                await self._writable()
+                continue
+            if sent == 0:
+                _LOGGER.error("a segment is shorter than it was when it was read; the connection is closed")
+                raise Disconnected
+            self.last_active = self._loop.time()
+            position += sent
+            left -= sent
+
+    async def _writable(self) -> None:
+        future = self._loop.create_future()
+        self._loop.add_writer(self._fd, _done, future)
+        try:
+            await future
+        finally:
+            self._loop.remove_writer(self._fd)
+
+
+def _done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

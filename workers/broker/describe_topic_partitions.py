@@ -1,0 +1,73 @@
+"""DescribeTopicPartitions v0: topics page by page (KIP-966; facts: kafka-protocol 5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compactd.storage.names import is_topic_name
+from compactd.workers.broker.api_keys import DESCRIBE_TOPIC_PARTITIONS
+from compactd.workers.broker.context import Context
+from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.metadata import TOPIC_OPERATIONS, describe_partition
+from compactd.workers.broker.requests import RequestHeader, handles
+
+
+@handles(DESCRIBE_TOPIC_PARTITIONS, 0, 0)
+async def describe_topic_partitions(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
+    """Topics by name, ascending, from the cursor on, as many partitions as are asked for at most."""
+    listed = sorted({each.name for each in request.topics})
+    names = listed or sorted(context.image.topics)
+    first = 0
+    cursor = request.cursor
+    if cursor is not None:
+        if cursor.partition_index < 0 or (listed and cursor.topic_name not in listed):
+            return {
+                "topics": [
+                    {"error_code": ErrorCode.INVALID_REQUEST, "name": name, "topic_authorized_operations": -(2**31)}
+                    for name in names
+                ],
+                "next_cursor": None,
+            }
+        names = [name for name in names if name >= cursor.topic_name]
+        if names and names[0] == cursor.topic_name:
+            first = cursor.partition_index
+    left = max(1, min(request.response_partition_limit, context.config.max_request_partition_size_limit))
+    topics: list[dict[str, Any]] = []
+    for name in names:
+        if left <= 0:
+            return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": 0}}
+        topic = context.image.topic(name)
+        if topic is None:
+            if listed:
+                topics.append(_missing(name))
+            first = 0
+            continue
+        numbers = [number for number in topic.partitions if number >= first]
+        first = 0
+        topics.append(
+            {
+                "error_code": ErrorCode.NONE,
+                "name": name,
+                "topic_id": topic.topic_id,
+                "is_internal": topic.is_internal,
+                "partitions": [
+                    {
+                        **describe_partition(context, topic.partitions[number]),
+                        "eligible_leader_replicas": [],
+                        "last_known_elr": [],
+                    }
+                    for number in numbers[:left]
+                ],
+                "topic_authorized_operations": TOPIC_OPERATIONS,
+            }
+        )
+        if len(numbers) > left:
+            return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": numbers[left]}}
+        left -= len(numbers)
+    return {"topics": topics, "next_cursor": None}
+
+
+def _missing(name: str) -> dict[str, Any]:
+    good = is_topic_name(name)
+    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if good else ErrorCode.INVALID_TOPIC_EXCEPTION
+    return {"error_code": error, "name": name, "topic_id": None, "topic_authorized_operations": TOPIC_OPERATIONS}

@@ -1,0 +1,304 @@
+"""Fetch v4 to v18: reading, waiting for data, sessions (KIP-74, 98, 227, 516; facts: kafka-protocol 7)."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from typing import Any
+
+from compactd.config.errors import CompactdError, OffsetOutOfRangeError, StorageIOError
+from compactd.storage.log import Fetched
+from compactd.storage.reader import Isolation, Range
+from compactd.workers.broker.api_keys import FETCH
+from compactd.workers.broker.context import Context
+from compactd.workers.broker.decoding import milliseconds
+from compactd.workers.broker.errors import ErrorCode, error_of
+from compactd.workers.broker.fetch_codec import SMALL, FetchedPartition, FetchedTopic, encode_fetch
+from compactd.workers.broker.fetch_sessions import FetchPlan, FetchSessions, Wanted
+from compactd.workers.broker.leader_epochs import check_epoch, end_of_epoch
+from compactd.workers.broker.partition import Partition
+from compactd.workers.broker.requests import CLOSE, Answer, Peer, RequestHeader, handles
+
+_COMMITTED = 1
+#: Whether a page is in memory is asked at these distances.
+_PROBE_EVERY = 128 << 10
+_READ_AHEAD = 1 << 20
+
+
+@handles(FETCH, 4, 18)
+async def fetch(context: Context, header: RequestHeader, request: Any) -> Answer:
+    """Answers at once with what there is if that is enough, or something is wrong; else when there is, or time is up."""
+    plan = context.part(FetchSessions).plan(header.version, request)
+    if plan.error:
+        return encode_fetch(header.version, [], error=plan.error)
+    reading = _Reading(context, header, request, plan)
+    if not await reading.read():
+        await reading.wait()
+        if header.peer.is_gone:
+            reading.close()
+            return CLOSE
+    return reading.answer()
+
+
+class _Reading:
+    """One fetch."""
+
+    def __init__(self, context: Context, header: RequestHeader, request: Any, plan: FetchPlan) -> None:
+        self.context = context
+        self.version = header.version
+        self.peer: Peer = header.peer
+        self.plan = plan
+        self.max_bytes: int = max(0, min(request.max_bytes, context.config.fetch_max_bytes))
+        self.min_bytes: int = min(request.min_bytes, self.max_bytes)
+        self.max_wait_ms = milliseconds(request.max_wait)
+        self.isolation: Isolation = "committed" if request.isolation_level == _COMMITTED else "high_watermark"
+        replica = request.replica_id if header.version < 15 else request.replica_state.replica_id
+        #: Followers read here from nobody: this is the only replica.
+        self.is_follower = replica >= 0
+        self.leaders: set[int] = set()
+        self.results: list[FetchedPartition] = []
+        self.size = 0
+        self.was_in_thread = False
+
+    def close(self) -> None:
+        """Gives back the files of an answer that is not sent."""
+        for result in self.results:
+            result.close()
+        self.results = []
+
+    # ---- reading
+
+    async def read(self) -> bool:
+        """Reads all partitions once; whether that is an answer already. Old segments may not be in memory: in a thread."""
+        self.close()
+        self.was_in_thread = any(self._is_cold(wanted) for wanted in self.plan.wanted)
+        if self.was_in_thread:
+            is_enough = await self.context.in_thread(lambda: self._read_all(warm=True))
+        else:
+            is_enough = self._read_all(warm=False)
+        return is_enough or self.max_wait_ms <= 0 or not self.plan.wanted
+
+    def _is_cold(self, wanted: Wanted) -> bool:
+        partition = self._find(wanted)[1]
+        return partition is not None and wanted.fetch_offset < partition.log.active_segment.base_offset
+
+    def _find(self, wanted: Wanted) -> tuple[str, Partition | None]:
+        """The topic's name, "" for an unknown id, and the partition if it is served here."""
+        name = wanted.topic
+        if not isinstance(name, str):
+            known = self.context.image.topic_of_id(name)
+            if known is None:
+                return "", None
+            name = known.name
+        return name, self.context.partitions.get(name, wanted.number)
+
+    def _read_all(self, warm: bool) -> bool:
+        """Whether the bytes are enough, or there is a reason not to wait."""
+        left = self.max_bytes
+        self.size = 0
+        at_once = False
+        results = []
+        try:
+            for wanted in self.plan.wanted:
+                result, is_rest_of_segment = self._read_one(wanted, left, self.size == 0)
+                results.append(result)
+                size = result.size
+                left = max(0, left - size)
+                self.size += size
+                at_once |= bool(result.error) or is_rest_of_segment or result.diverging is not None
+                if warm and result.records is not None and size >= SMALL:
+                    _warm(result.records)
+        finally:
+            self.results = results
+        return at_once or self.size >= self.min_bytes
+
+    def _read_one(self, wanted: Wanted, left: int, at_least_one: bool) -> tuple[FetchedPartition, bool]:
+        """The answer, and whether it ends with a segment that is not the last."""
+        result = FetchedPartition(wanted.number)
+        name, partition = self._find(wanted)
+        if partition is None:
+            result.error = self._absent(name, wanted, result)
+            return result, False
+        if self.is_follower:
+            result.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return result, False
+        if partition.error:
+            is_old = self.version <= 5 and partition.error == ErrorCode.KAFKA_STORAGE_ERROR
+            result.error = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_old else partition.error
+            return result, False
+        epoch_error = check_epoch(partition, wanted.leader_epoch)
+        if epoch_error:
+            result.error = epoch_error
+            self._name_leader(name, wanted.number, result)
+            return result, False
+        log = partition.log
+        offsets = log.offsets()
+        upper = offsets.last_stable if self.isolation == "committed" else offsets.high_watermark
+        try:
+            if wanted.last_epoch >= 0 and self._diverges(partition, wanted, result):
+                return result, False
+            if upper <= wanted.fetch_offset <= offsets.log_end and wanted.fetch_offset >= offsets.log_start:
+                fetched: Fetched | None = None
+            else:
+                fetched = log.read(wanted.fetch_offset, min(wanted.max_bytes, left), self.isolation, at_least_one)
+        except OffsetOutOfRangeError:
+            result.error = ErrorCode.OFFSET_OUT_OF_RANGE
+            return result, False
+        except StorageIOError as error:
+            _report(self.context, partition, error)
+            result.error = ErrorCode.KAFKA_STORAGE_ERROR
+            return result, False
+        except CompactdError as error:
+            result.error = error_of(error)
+            return result, False
+        result.aborted = () if self.isolation == "committed" else None
+        if fetched is None:
+            result.high_watermark, result.last_stable = offsets.high_watermark, offsets.last_stable
+            result.log_start = offsets.log_start
+            return result, False
+        result.high_watermark, result.last_stable = fetched.high_watermark, fetched.last_stable_offset
+        result.log_start = fetched.log_start_offset
+        if fetched.length == 0 or (fetched.first_batch_incomplete and not at_least_one):
+            # Consumers must not get a part of a first batch.
+            fetched.close()
+            return result, False
+        result.records = fetched.range
+        if fetched.aborted is not None:
+            result.aborted = fetched.aborted
+        return result, fetched.segment_base != log.active_segment.base_offset
+
+    def _absent(self, name: str, wanted: Wanted, result: FetchedPartition) -> ErrorCode:
+        if not name:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        if self.context.image.partition(name, wanted.number) is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        self._name_leader(name, wanted.number, result)
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def _name_leader(self, name: str, number: int, result: FetchedPartition) -> None:
+        known = self.context.image.partition(name, number)
+        leader = None if known is None else self.context.image.leader(known)
+        if known is not None and leader is not None:
+            result.leader = (leader.node_id, known.leader_epoch)
+            self.leaders.add(leader.node_id)
+
+    def _diverges(self, partition: Partition, wanted: Wanted, result: FetchedPartition) -> bool:
+        """Whether the reader's log has another history than ours (KIP-595); OffsetOutOfRangeError for an unknown epoch."""
+        found = end_of_epoch(partition, wanted.last_epoch)
+        if found is None:
+            raise OffsetOutOfRangeError(path=str(partition), offset=wanted.fetch_offset, detail="has no such epoch")
+        epoch, end = found
+        if epoch >= wanted.last_epoch and end >= wanted.fetch_offset:
+            return False
+        offsets = partition.log.offsets()
+        result.high_watermark, result.last_stable = offsets.high_watermark, offsets.last_stable
+        result.log_start = offsets.log_start
+        result.aborted = None
+        result.diverging = found
+        return True
+
+    # ---- waiting
+
+    async def wait(self) -> None:
+        """Returns when there is an answer, the time is up, or the client is gone."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self.max_wait_ms / 1000
+        partitions = [found for found in (self._find(wanted)[1] for wanted in self.plan.wanted) if found is not None]
+        waiter = _Waiter(loop.create_future(), self.min_bytes - self.size)
+        timer = loop.call_at(end, waiter.changed)
+        self.peer.on_gone = waiter.changed
+        for partition in partitions:
+            partition.watchers.add(waiter)
+        try:
+            # While a thread read, more may have come that nobody told of.
+            is_enough = self.was_in_thread and await self.read()
+            while not is_enough and loop.time() < end and not self.peer.is_gone:
+                self.close()
+                waiter.needed = self.min_bytes - self.size
+                await waiter.future
+                waiter.future = loop.create_future()
+                is_enough = await self.read()
+        finally:
+            timer.cancel()
+            self.peer.on_gone = None
+            for partition in partitions:
+                partition.watchers.discard(waiter)
+
+    # ---- answering
+
+    def answer(self) -> Answer:
+        """Encodes what was read, as far as the session lets it be told."""
+        topics: list[FetchedTopic] = []
+        with_records = []
+        session = self.plan.session
+        for wanted, result in zip(self.plan.wanted, self.results, strict=True):
+            if session is not None and not _note(wanted, result) and self.plan.incremental:
+                continue
+            if result.size and session is not None:
+                with_records.append((wanted.topic, wanted.number))
+            is_id = not isinstance(wanted.topic, str)
+            if not topics or (topics[-1].topic_id if is_id else topics[-1].name) != wanted.topic:
+                topics.append(FetchedTopic("", wanted.topic, []) if is_id else FetchedTopic(wanted.topic, None, []))  # type: ignore[arg-type]
+            topics[-1].partitions.append(result)
+        if session is not None and self.plan.incremental:
+            session.told(with_records)
+        nodes = [(n.node_id, n.host, n.port) for n in self.context.image.nodes if n.node_id in self.leaders]
+        return encode_fetch(self.version, topics, session_id=self.plan.session_id, endpoints=nodes)
+
+
+class _Waiter:
+    """A fetch that waits, as partitions see it."""
+
+    __slots__ = ("future", "needed")
+
+    def __init__(self, future: asyncio.Future[None], needed: int) -> None:
+        self.future = future
+        self.needed = needed
+
+    def appended(self, size: int) -> None:
+        self.needed -= size
+        if self.needed <= 0:
+            self.changed()
+
+    def changed(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+def _note(wanted: Wanted, result: FetchedPartition) -> bool:
+    """Remembers what is told; whether there is something to tell (CachedPartition.maybeUpdateResponseData)."""
+    is_news = bool(result.size or result.error) or result.diverging is not None
+    if result.high_watermark != wanted.high_watermark:
+        is_news = True
+        wanted.high_watermark = result.high_watermark
+    if result.log_start != wanted.log_start:
+        is_news = True
+        wanted.log_start = result.log_start
+    if result.error:
+        wanted.high_watermark = -1
+    return is_news
+
+
+def _report(context: Context, partition: Partition, error: StorageIOError) -> None:
+    """Tells of an I/O error from whichever thread reads."""
+    context.loop.call_soon_threadsafe(context.partitions.failed, partition, error)
+
+
+def _warm(records: Range) -> None:
+    """Has the bytes in memory before the loop sends them: reading them from a disk there would hold everybody up."""
+    probe = bytearray(1)
+    fd, end = records.fileno(), records.position + records.length
+    try:
+        for position in range(records.position, end, _PROBE_EVERY):
+            os.preadv(fd, [probe], position, os.RWF_NOWAIT)
+        return
+    except BlockingIOError:
+        pass
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.EINVAL):
+            return  # this file system cannot tell
+        raise
+    scratch = bytearray(min(_READ_AHEAD, records.length))
+    for position in range(records.position, end, len(scratch)):
+        os.preadv(fd, [scratch], position)

@@ -1,0 +1,202 @@
+"""The body of a broker worker: one loop that serves clients, and the coordinator's messages bridged into it.
+
+The coordinator says which partitions are this broker's and what the catalogue holds; connections are taken from the
+first whole catalogue on. On Stop clients go first, then what runs beside them, then the logs are closed in good order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from compactd.config.errors import WorkerBootError
+from compactd.config.flat import unflatten
+from compactd.config.settings import DaemonConfig
+from compactd.workers import log_output
+from compactd.workers.broker.context import CatalogueClient, Context
+from compactd.workers.broker.image import CatalogueImage
+from compactd.workers.broker.partitions import Loading, Partitions
+from compactd.workers.broker.requests import load_handlers
+from compactd.workers.broker.server import Limits, Server
+from compactd.workers.clock import Clock
+from compactd.workers.messages import (
+    CatalogueChanged,
+    CatalogueUpdate,
+    Failed,
+    Listening,
+    Message,
+    Reconfigure,
+    Stop,
+    Stopped,
+    Welcome,
+)
+
+_LOGGER = logging.getLogger(__name__)
+
+#: Threads for disks: fsyncs, loads, swaps, large appends, reads of what may not be in memory.
+_THREADS = 16
+
+
+class Channel(Protocol):
+    """What this body needs of workers.channel.Channel."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def welcome(self) -> Welcome: ...
+    def send(self, message: Message) -> None: ...
+    def receive(self, timeout: float | None = None) -> Message | None: ...
+    def fileno(self) -> int: ...
+    def set_phase(self, phase: str) -> None: ...
+
+
+def run(channel: Channel, clock: Clock) -> Stopped:
+    """Serves until Stop; see workers.process. WorkerBootError: the port is taken."""
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="disk") as executor:
+        return asyncio.run(_run(channel, clock, executor))
+
+
+async def _run(channel: Channel, clock: Clock, executor: ThreadPoolExecutor) -> Stopped:
+    broker = Broker(channel, clock, executor)
+    return await broker.serve()
+
+
+class Broker:
+    """One broker worker, made inside its loop."""
+
+    def __init__(self, channel: Channel, clock: Clock, executor: ThreadPoolExecutor) -> None:
+        welcome = channel.welcome
+        self.channel = channel
+        self.loop = asyncio.get_running_loop()
+        storage, _, config = unflatten(welcome.settings)
+        loading = Loading(storage.num_recovery_threads_per_data_dir, storage.producer_id_expiration_ms)
+        self.context = Context(
+            clock=clock,
+            config=config,
+            storage=storage,
+            node_id=welcome.node_id,
+            worker=channel.number,
+            image=CatalogueImage(),
+            partitions=Partitions(channel, clock, executor, loading),
+            catalogue=CatalogueClient(channel),
+            executor=executor,
+            loop=self.loop,
+            settings=dict(welcome.settings),
+        )
+        load_handlers()
+        self.server = Server(self.context, _limits(config))
+        self._listener: socket.socket | None = None
+        self._stopped = self.loop.create_future()
+        self._stop_reason = ""
+        self._expiring: asyncio.TimerHandle | None = None
+
+    async def serve(self) -> Stopped:
+        """Until Stop; returns the last words."""
+        welcome = self.channel.welcome
+        self._listener = _bind(welcome.listen_host, welcome.listen_port)
+        host, port = self._listener.getsockname()[:2]
+        self.channel.send(Listening(host=host, port=port))
+        self.channel.set_phase("loading")
+        self.loop.add_reader(self.channel.fileno(), self._receive)
+        self._plan_expiry()
+        try:
+            await self._stopped
+            self.channel.set_phase("stopping")
+            return await self._stop()
+        finally:
+            self.loop.remove_reader(self.channel.fileno())
+            if self._listener is not None:
+                self._listener.close()
+
+    async def _stop(self) -> Stopped:
+        if self._expiring is not None:
+            self._expiring.cancel()
+        await self.server.close()
+        await self.context.stop()
+        clean = await self.context.partitions.close()
+        return Stopped(log_dirs_clean=clean)
+
+    # ---- messages
+
+    def _receive(self) -> None:
+        while (message := self.channel.receive(0)) is not None:
+            try:
+                self._received(message)
+            except Exception:
+                _LOGGER.exception("a bug in taking %s", type(message).__name__)
+
+    def _received(self, message: Message) -> None:
+        match message:
+            case CatalogueUpdate():
+                self._updated(message)
+            case Stop():
+                self._stop_reason = message.reason
+                if not self._stopped.done():
+                    self._stopped.set_result(None)
+            case Reconfigure():
+                self._reconfigured(message.settings)
+            case CatalogueChanged():
+                self.context.catalogue.received(message)
+            case Failed():
+                self.context.catalogue.received(message)
+            case _:
+                if not self.context.partitions.received(message):
+                    _LOGGER.warning("%s is no message for a broker", type(message).__name__)
+
+    def _updated(self, update: CatalogueUpdate) -> None:
+        gone = self.context.image.apply(update)
+        if gone:
+            self.context.topics_gone(gone)
+        if update.full and self._listener is not None:
+            # From here on clients can be told the truth.
+            listener, self._listener = self._listener, None
+            self.server.start(listener)
+            self.channel.set_phase("serving")
+
+    def _reconfigured(self, settings: Mapping[str, str]) -> None:
+        context = self.context
+        context.settings.update(settings)
+        context.storage, _, context.config = unflatten(context.settings)
+        self.server.limits = _limits(context.config)
+        log_output.set_level(context.config.log_level)
+
+    def _plan_expiry(self) -> None:
+        seconds = self.context.storage.producer_id_expiration_check_interval_ms / 1000
+        self._expiring = self.loop.call_later(seconds, self._expire)
+
+    def _expire(self) -> None:
+        self.context.spawn(self.context.partitions.expire_producers())
+        self._plan_expiry()
+
+
+def _limits(config: DaemonConfig) -> Limits:
+    return Limits(
+        request_max_bytes=config.socket_request_max_bytes,
+        queued_max_bytes=config.queued_max_request_bytes,
+        connections=config.max_connections,
+        connections_per_ip=config.max_connections_per_ip,
+        max_idle_ms=config.connections_max_idle_ms,
+    )
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet."""
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise WorkerBootError(detail=f"cannot listen on {host}:{port}: {error}") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6 and not host:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise WorkerBootError(detail=f"cannot listen on {host}:{port}: {error}") from error
+    return listener

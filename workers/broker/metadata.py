@@ -1,0 +1,150 @@
+"""Metadata v0 to v13: nodes, topics and who serves which partition (facts: kafka-protocol 4)."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from compactd.config.errors import CompactdError
+from compactd.coordinator.catalogue_messages import CreateTopics, NewTopic, TopicResults
+from compactd.storage.names import is_topic_name
+from compactd.workers.broker.api_keys import METADATA
+from compactd.workers.broker.context import Context
+from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.image import Topic
+from compactd.workers.broker.requests import RequestHeader, handles
+from compactd.workers.messages import CataloguePartition
+
+_LOGGER = logging.getLogger(__name__)
+
+#: What is allowed where nobody is asked who he is, as bits of Kafka's AclOperation (facts 0.1), and "not asked".
+TOPIC_OPERATIONS = 3576
+CLUSTER_OPERATIONS = 8096
+GROUP_OPERATIONS = 3400
+NOT_ASKED = -(2**31)
+
+
+@handles(METADATA, 0, 13)
+async def metadata(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
+    """Topics that are asked for by name or id, or all; those that are missing are created where that is wanted."""
+    version = header.version
+    asked = request.topics
+    if asked is None or (version == 0 and not asked):
+        topics = [_described(context, topic, request) for topic in context.image]
+    elif 10 <= version <= 11 and any(each.topic_id is not None or each.name is None for each in asked):
+        return _refused(asked)
+    elif any(getattr(each, "topic_id", None) is not None for each in asked):
+        topics = [_by_id(context, each.topic_id, request) for each in asked if each.topic_id is not None]
+    else:
+        topics = await _by_name(context, [each.name for each in asked], request)
+    return {
+        "brokers": [
+            {"node_id": node.node_id, "host": node.host, "port": node.port, "rack": None}
+            for node in context.image.nodes
+        ],
+        "cluster_id": context.image.cluster_id,
+        "controller_id": _controller(context),
+        "topics": topics,
+        "cluster_authorized_operations": CLUSTER_OPERATIONS
+        if getattr(request, "include_cluster_authorized_operations", False)
+        else NOT_ASKED,
+    }
+
+
+def _controller(context: Context) -> int:
+    nodes = context.image.nodes
+    return nodes[0].node_id if nodes else -1
+
+
+def _refused(asked: Iterable[Any]) -> dict[str, Any]:
+    topics = [
+        {
+            "error_code": ErrorCode.INVALID_REQUEST,
+            "name": "" if each.name is None else each.name,
+            "topic_id": each.topic_id,
+            "topic_authorized_operations": NOT_ASKED,
+        }
+        for each in asked
+    ]
+    return {"topics": topics, "controller_id": -1, "cluster_authorized_operations": NOT_ASKED}
+
+
+async def _by_name(context: Context, names: Sequence[str | None], request: Any) -> list[dict[str, Any]]:
+    wanted = list(dict.fromkeys(name or "" for name in names))
+    missing = [name for name in wanted if name not in context.image.topics]
+    creatable = [name for name in missing if is_topic_name(name)]
+    if creatable and context.config.auto_create_topics_enable and getattr(request, "allow_auto_topic_creation", True):
+        await create_topics(context, creatable)
+    found = []
+    for name in wanted:
+        topic = context.image.topic(name)
+        if topic is not None:
+            found.append(_described(context, topic, request))
+        else:
+            good = is_topic_name(name)
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if good else ErrorCode.INVALID_TOPIC_EXCEPTION
+            found.append(_missing(error, name, None, request))
+    return found
+
+
+async def create_topics(context: Context, names: Sequence[str]) -> None:
+    """Creates topics with the broker's defaults; whether that succeeded is seen in the image."""
+    arguments = CreateTopics(topics=tuple(NewTopic(name=name) for name in names))
+    try:
+        outcome = await context.catalogue.change("create_topics", arguments, TopicResults)
+    except (CompactdError, TimeoutError) as error:
+        _LOGGER.warning("%s could not be created for a client: %s", ", ".join(names), error or "no answer in time")
+        return
+    for result in outcome.results:
+        if result.error and result.error != ErrorCode.TOPIC_ALREADY_EXISTS:
+            _LOGGER.warning("%s could not be created for a client: %s", result.name, result.message)
+
+
+def _by_id(context: Context, topic_id: uuid.UUID, request: Any) -> dict[str, Any]:
+    topic = context.image.topic_of_id(topic_id)
+    if topic is None:
+        return _missing(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id, request)
+    return _described(context, topic, request)
+
+
+def _missing(error: ErrorCode, name: str | None, topic_id: uuid.UUID | None, request: Any) -> dict[str, Any]:
+    return {
+        "error_code": error,
+        "name": name,
+        "topic_id": topic_id,
+        "partitions": (),
+        "topic_authorized_operations": _operations(request),
+    }
+
+
+def _operations(request: Any) -> int:
+    return TOPIC_OPERATIONS if getattr(request, "include_topic_authorized_operations", False) else NOT_ASKED
+
+
+def _described(context: Context, topic: Topic, request: Any) -> dict[str, Any]:
+    return {
+        "error_code": ErrorCode.NONE,
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.is_internal,
+        "partitions": [describe_partition(context, each) for each in topic.partitions.values()],
+        "topic_authorized_operations": _operations(request),
+    }
+
+
+def describe_partition(context: Context, partition: CataloguePartition) -> dict[str, Any]:
+    """A partition as Metadata and DescribeTopicPartitions tell of it."""
+    leader = context.image.leader(partition)
+    replica = -1 if leader is None else leader.node_id
+    offline = partition.log_dir in context.partitions.offline_log_dirs
+    return {
+        "error_code": ErrorCode.LEADER_NOT_AVAILABLE if leader is None else ErrorCode.NONE,
+        "partition_index": partition.partition,
+        "leader_id": replica,
+        "leader_epoch": partition.leader_epoch,
+        "replica_nodes": [replica] if leader is not None else [],
+        "isr_nodes": [replica] if leader is not None and not offline else [],
+        "offline_replicas": [replica] if offline and leader is not None else [],
+    }

@@ -1,0 +1,204 @@
+"""Produce v3 to v13 (ReplicaManager.appendRecords on one node; facts: kafka-protocol 6)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Awaitable, Mapping
+from typing import Protocol
+
+from compactd.config.errors import CompactdError, InvalidRecordError
+from compactd.storage.log import Appended, Origin
+from compactd.workers.broker.api_keys import PRODUCE
+from compactd.workers.broker.context import Context
+from compactd.workers.broker.errors import ErrorCode, error_of
+from compactd.workers.broker.image import INTERNAL_TOPICS
+from compactd.workers.broker.partition import LARGE_APPEND, Partition
+from compactd.workers.broker.produce_codec import (
+    ProducedPartition,
+    ProduceRequest,
+    ProduceResult,
+    TopicResults,
+    decode_produce,
+    encode_produce,
+)
+from compactd.workers.broker.requests import CLOSE, Answer, Encoded, RequestHeader, handles
+
+#: From this version on the client leaves it to the broker to add partitions to its transaction (KIP-890).
+_FIRST_TRANSACTION_V2 = 12
+#: Clients of this name may write to internal topics.
+ADMIN_CLIENT = "__admin_client"
+
+_HEADER_SIZE = 61
+_MAGIC_AT, _ATTRIBUTES_AT, _PRODUCER_AT = 16, 21, 43
+_PRODUCER = struct.Struct(">qh")
+_CODEC_MASK, _ZSTD, _TRANSACTIONAL = 7, 4, 0x10
+
+
+class TransactionGate(Protocol):
+    """The transaction coordinator, as far as produce needs it (`Context.part(...)` of who handles transactions)."""
+
+    def __call__(
+        self,
+        header: RequestHeader,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: list[tuple[str, int]],
+    ) -> Awaitable[Mapping[tuple[str, int], ErrorCode]]:
+        """Verifies (up to v11) or adds (from v12) partitions to the open transaction; errors of those that may not write."""
+
+
+class Transactions:
+    """Where the transaction coordinator puts its gate: `context.part(Transactions).gate = ...`."""
+
+    def __init__(self, context: Context) -> None:
+        self.gate: TransactionGate | None = None
+
+
+@handles(PRODUCE, 3, 13, announced_min=0, decoder=decode_produce)
+async def produce(context: Context, header: RequestHeader, request: ProduceRequest) -> Answer:
+    """Appends, and answers as `acks` asks: not at all for 0, which turns any error into a closed connection."""
+    refused = await _check_transaction(context, header, request)
+    results: list[TopicResults] = []
+    appends: list[tuple[ProduceResult, Partition, Appended]] = []
+    leaders: set[int] = set()
+    for topic in request.topics:
+        name = topic.name
+        missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if header.version >= 13:
+            known = context.image.topic_of_id(topic.topic_id)
+            name = "" if known is None else known.name
+            missing = ErrorCode.UNKNOWN_TOPIC_ID if known is None else missing
+        rows: dict[int, ProduceResult] = {}
+        last = dict(topic.partitions)
+        for produced in last.items():
+            result = ProduceResult(produced[0])
+            rows[produced[0]] = result
+            error = refused.get((name, produced[0]), refused.get(("", -1), ErrorCode.NONE))
+            partition = context.partitions.get(name, produced[0]) if name else None
+            if error:
+                result.error = error
+            elif partition is None:
+                result.error = missing
+                if name:
+                    _without_owner(context, name, result, leaders)
+            else:
+                done = await _append(header, request, partition, ProducedPartition(*produced), result)
+                if done is not None:
+                    appends.append((result, partition, done))
+        results.append(TopicResults(topic.name, topic.topic_id, list(rows.values())))
+    if request.acks != 0:
+        await _wait_for_disk(appends)
+    elif any(result.error for each in results for result in each.partitions):
+        return CLOSE
+    else:
+        return None
+    endpoints = [(node.node_id, node.host, node.port) for node in context.image.nodes if node.node_id in leaders]
+    return Encoded([encode_produce(header.version, results, endpoints)])
+
+
+async def _append(
+    header: RequestHeader,
+    request: ProduceRequest,
+    partition: Partition,
+    produced: ProducedPartition,
+    result: ProduceResult,
+) -> Appended | None:
+    """Checks and appends one record set; fills in `result`."""
+    records = produced.records
+    shape = _shape_error(header.version, records)
+    if shape is not None or records is None:
+        result.error, result.message = shape or (ErrorCode.INVALID_RECORD, None)
+        return None
+    if request.acks not in (-1, 0, 1):
+        result.error = ErrorCode.INVALID_REQUIRED_ACKS
+        return None
+    if partition.topic_partition.topic in INTERNAL_TOPICS and header.client_id != ADMIN_CLIENT:
+        result.error = ErrorCode.INVALID_TOPIC_EXCEPTION
+        return None
+    version = 0
+    if records[_ATTRIBUTES_AT + 1] & _TRANSACTIONAL:
+        version = 2 if header.version >= _FIRST_TRANSACTION_V2 else 1
+    try:
+        if len(records) < LARGE_APPEND and not partition.lock.locked():
+            done = partition.append_now(records, Origin.CLIENT, version)
+        else:
+            done = await partition.append(records, transaction_version=version, wait_for_disk=False)
+    except CompactdError as error:
+        result.error = error_of(error)
+        result.log_start_offset = partition.log.log_start_offset
+        if isinstance(error, InvalidRecordError):
+            result.record_errors = error.record_errors
+            result.message = str(error)
+            result.log_start_offset = -1 if result.record_errors else result.log_start_offset
+        return None
+    if done.first_offset < 0:
+        result.error = ErrorCode.INVALID_RECORD
+        result.message = "The record set holds no whole batch"
+        return None
+    result.base_offset = done.first_offset
+    result.log_append_time = done.log_append_time
+    result.log_start_offset = done.log_start_offset
+    return done
+
+
+def _shape_error(version: int, records: memoryview | None) -> tuple[ErrorCode, str | None] | None:
+    """What is refused before the log sees it (ProduceRequest.validateRecords)."""
+    if records is None or len(records) < _HEADER_SIZE:
+        return ErrorCode.INVALID_RECORD, "Produce requests must have a record batch for each partition"
+    if records[_MAGIC_AT] != 2:
+        return ErrorCode.INVALID_RECORD, "Produce requests must only contain record batches with magic version 2"
+    if version < 7 and records[_ATTRIBUTES_AT + 1] & _CODEC_MASK == _ZSTD:
+        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "Produce requests below version 7 may not use ZStandard"
+    return None
+
+
+def _without_owner(context: Context, topic: str, result: ProduceResult, leaders: set[int]) -> None:
+    """A partition that exists but is not served here: its leader is named, so that the client goes there."""
+    known = context.image.partition(topic, result.index)
+    if known is None:
+        return
+    result.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    leader = context.image.leader(known)
+    if leader is not None and known.worker != context.worker:
+        result.leader = (leader.node_id, known.leader_epoch)
+        leaders.add(leader.node_id)
+
+
+async def _check_transaction(
+    context: Context, header: RequestHeader, request: ProduceRequest
+) -> Mapping[tuple[str, int], ErrorCode]:
+    """Errors by topic and partition; under ("", -1) one for all of them."""
+    producers: dict[tuple[int, int], list[tuple[str, int]]] = {}
+    for topic in request.topics:
+        for index, records in topic.partitions:
+            if records is None or len(records) < _HEADER_SIZE or not records[_ATTRIBUTES_AT + 1] & _TRANSACTIONAL:
+                continue
+            known = context.image.topic_of_id(topic.topic_id)
+            name = topic.name if known is None else known.name
+            producer = _PRODUCER.unpack_from(records, _PRODUCER_AT)
+            producers.setdefault((producer[0], producer[1]), []).append((name, index))
+    if not producers:
+        return {}
+    if request.transactional_id is None:
+        return {("", -1): ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+    if len(producers) > 1:
+        named = [each for partitions in producers.values() for each in partitions]
+        return dict.fromkeys(named, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    ((producer_id, epoch), partitions) = producers.popitem()
+    gate = context.part(Transactions).gate
+    if gate is None:
+        return dict.fromkeys(partitions, ErrorCode.INVALID_TXN_STATE)
+    return await gate(header, request.transactional_id, producer_id, epoch, partitions)
+
+
+async def _wait_for_disk(appends: list[tuple[ProduceResult, Partition, Appended]]) -> None:
+    """Waits for the flushes that topics ask for before an append counts."""
+    for result, partition, done in appends:
+        if not done.flush_due:
+            continue
+        try:
+            await partition.flushed_to(done.last_offset + 1)
+        except CompactdError as error:
+            result.error = error_of(error)
+            result.base_offset = result.log_append_time = -1

@@ -1,0 +1,179 @@
+"""The listener: takes connections, within limits, and closes those that do nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+from dataclasses import dataclass, field
+
+from compactd.workers.broker.connection import Connection
+from compactd.workers.broker.context import Context
+from compactd.workers.broker.requests import Peer
+
+_LOGGER = logging.getLogger(__name__)
+
+#: Bytes that one receive takes at most. One buffer serves all connections.
+_RECEIVE_BYTES = 256 << 10
+_BACKLOG = 1024
+#: Connections taken in one turn of the loop.
+_ACCEPT_AT_ONCE = 64
+#: The process has no descriptor left: try again after this.
+_NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_PAUSE_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class Limits:
+    """What clients may take."""
+
+    #: socket.request.max.bytes
+    request_max_bytes: int = 104_857_600
+    #: queued.max.request.bytes; -1: no limit.
+    queued_max_bytes: int = -1
+    #: max.connections and max.connections.per.ip
+    connections: int = 2**31 - 1
+    connections_per_ip: int = 2**31 - 1
+    #: connections.max.idle.ms; -1: never.
+    max_idle_ms: int = 600_000
+
+
+@dataclass(slots=True)
+class Budget:
+    """Memory of requests that are being received or served."""
+
+    limit: int
+    used: int = 0
+    _waiting: list[Connection] = field(default_factory=list)
+
+    def is_spent(self, own: int) -> bool:
+        """Whether a connection that holds `own` bytes has to wait. One that has begun a frame goes on with it."""
+        return self.limit > 0 and self.used >= self.limit and own == 0
+
+    def take(self, size: int) -> None:
+        """A frame of this size was announced."""
+        self.used += size
+
+    def give_back(self, size: int) -> None:
+        """Frames were served or dropped."""
+        self.used -= size
+        if self._waiting and self.used < self.limit:
+            waiting, self._waiting = self._waiting, []
+            for connection in waiting:
+                connection.budget_free()
+
+    def wait(self, connection: Connection) -> None:
+        """`connection.budget_free` is called when there is memory again."""
+        self._waiting.append(connection)
+
+
+class Server:
+    """One listening socket and its connections."""
+
+    def __init__(self, context: Context, limits: Limits) -> None:
+        self.context = context
+        self.limits = limits
+        self.loop = asyncio.get_running_loop()
+        self.scratch = bytearray(_RECEIVE_BYTES)
+        self.budget = Budget(limits.queued_max_bytes)
+        self._listener: socket.socket | None = None
+        self._connections: set[Connection] = set()
+        self._by_host: dict[str, int] = {}
+        self._sweep: asyncio.TimerHandle | None = None
+        self._closing = False
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+    def start(self, listener: socket.socket) -> None:
+        """Takes connections on a bound socket from now on, and owns it."""
+        listener.setblocking(False)
+        listener.listen(_BACKLOG)
+        self._listener = listener
+        self.loop.add_reader(listener.fileno(), self._accept)
+        self._plan_sweep()
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        for _ in range(_ACCEPT_AT_ONCE):
+            try:
+                client, address = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _NO_DESCRIPTOR:
+                    raise
+                _LOGGER.error("no connection can be taken: %s", error)
+                self.loop.remove_reader(self._listener.fileno())
+                self.loop.call_later(_PAUSE_SECONDS, self._listen_again)
+                return
+            self._take(client, address)
+
+    def _listen_again(self) -> None:
+        if self._listener is not None:
+            self.loop.add_reader(self._listener.fileno(), self._accept)
+
+    def _take(self, client: socket.socket, address: tuple[str, int]) -> None:
+        host, port = address[0], address[1]
+        of_host = self._by_host.get(host, 0)
+        if len(self._connections) >= self.limits.connections or of_host >= self.limits.connections_per_ip:
+            _LOGGER.warning("%s is turned away: %d connections, %d from there", host, len(self._connections), of_host)
+            client.close()
+            return
+        client.setblocking(False)
+        with contextlib.suppress(OSError):
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._by_host[host] = of_host + 1
+        self._connections.add(Connection(self, client, Peer(host, port)))
+
+    def gone(self, connection: Connection) -> None:
+        """A connection has ended."""
+        if connection not in self._connections:
+            return
+        self._connections.discard(connection)
+        host = connection.peer.host
+        left = self._by_host.get(host, 1) - 1
+        if left:
+            self._by_host[host] = left
+        else:
+            self._by_host.pop(host, None)
+
+    # ---- idle connections
+
+    def _plan_sweep(self) -> None:
+        if self.limits.max_idle_ms > 0 and not self._closing:
+            seconds = min(max(self.limits.max_idle_ms / 4000, 0.02), 30.0)
+            self._sweep = self.loop.call_later(seconds, self._close_idle)
+
+    def _close_idle(self) -> None:
+        """Also closes clients that do not take their answer; those whose request is being served may wait."""
+        oldest = self.loop.time() - self.limits.max_idle_ms / 1000
+        for connection in list(self._connections):
+            if not connection.is_serving and connection.last_active < oldest:
+                connection.close()
+        self._plan_sweep()
+
+    # ---- the end
+
+    def stop_listening(self) -> None:
+        """Takes no more connections."""
+        self._closing = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            self.loop.remove_reader(listener.fileno())
+            listener.close()
+
+    async def close(self) -> None:
+        """Takes no more connections and closes all; returns when they are gone."""
+        self.stop_listening()
+        connections = list(self._connections)
+        for connection in connections:
+            connection.close()
+        for connection in connections:
+            await connection.closed()
