@@ -1,6 +1,7 @@
 """Whether log dirs are ones that this node may take over, and what lies in them (facts: kraft-and-coordinators A1, A11–A13).
 
-Everything that speaks against it is found before the first byte is written, and said with what to do about it.
+What speaks against it is found before anything is written, but for a torn tail that is cut off the metadata log and new
+log dirs that are formatted, and said with what to do about it.
 """
 
 from __future__ import annotations

@@ -331,7 +331,7 @@ class Catalogue:
 
     def _check_move(self, move: MoveReplica) -> tuple[ErrorCode, str | None, str]:
         directory = next(
-            (identity for identity in self._identities.values() if str(identity.path) == move.log_dir), None
+            (identity for identity in self._identities.values() if identity.path == Path(move.log_dir)), None
         )
         if directory is None:
             return ErrorCode.LOG_DIR_NOT_FOUND, f"{move.log_dir} is not in log.dirs", ""
@@ -406,9 +406,8 @@ class Catalogue:
     def _cordoned(self) -> set[str]:
         """Paths that take no new partitions: the dynamic setting of this node hides that of the file."""
         dynamic = self._image.broker_configs(self.node_id).get(_CORDONED)
-        if dynamic is None:
-            return set(self._settings.storage.cordoned_log_dirs)
-        return {entry.strip() for entry in dynamic.split(",") if entry.strip()}
+        entries = self._settings.storage.cordoned_log_dirs if dynamic is None else dynamic.split(",")
+        return {str(Path(entry.strip())) for entry in entries if entry.strip()}
 
     def _is_online(self, key: tuple[str, int]) -> bool:
         directory = self._places.get(key)

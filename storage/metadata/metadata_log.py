@@ -138,6 +138,7 @@ class MetadataLog:
         `extra`: control records that go with it, which are KRaftVersion and Voters at the first start of a dynamic quorum.
         """
         epoch = self.last_epoch + 1
+        self._identify()
         raft_state.write_quorum_state(self.directory, node_id, epoch, kraft_version)
         self._quorum_epoch = epoch
         voters = [{"voterId": node_id}]
@@ -271,12 +272,9 @@ class MetadataLog:
         self._quorum_epoch = 0 if state is None else state.epoch
         self._scan()
         self._settle_snapshots()
-        self._identify()
         if self._output is None:
             self._open_active()
         self.bytes_since_snapshot = self._bytes_from(self.newest_snapshot.offset if self.newest_snapshot else 0)
-        if self.epochs.entries:
-            raft_state.write_epochs(self.directory, self.epochs, only_if_changed=True)
 
     def _scan(self) -> None:
         """Reads every batch once, as Kafka does at every start of this log, and ends the log at the first bad one."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import uuid
 from contextlib import closing
@@ -83,14 +82,9 @@ def write_quorum_state(directory: Path, node_id: int, epoch: int, kraft_version:
     files.write_atomically(directory / QUORUM_STATE, json.dumps(state, separators=(",", ":")).encode())
 
 
-def write_epochs(directory: Path, epochs: LeaderEpochs, only_if_changed: bool = False) -> None:
+def write_epochs(directory: Path, epochs: LeaderEpochs) -> None:
     """Writes leader-epoch-checkpoint."""
-    path = directory / names.LEADER_EPOCH_CHECKPOINT
-    if only_if_changed:
-        with contextlib.suppress(CorruptFileError):
-            if LeaderEpochs.read(path).entries == epochs.entries:
-                return
-    epochs.write(path)
+    epochs.write(directory / names.LEADER_EPOCH_CHECKPOINT)
 
 
 def snapshot_timestamp(snapshot: Snapshot) -> int | None:
