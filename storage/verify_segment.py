@@ -11,7 +11,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from compactd.storage.names import TopicPartition
 from compactd.storage.offset_index import OffsetIndex
 from compactd.storage.records.batch import LOG_OVERHEAD, scan_headers
 from compactd.storage.segment import LogSegment
+from compactd.storage.segment_recovery import has_only_zeros
 from compactd.storage.time_index import TimeIndex
 from compactd.storage.transaction_index import read_transaction_index
 
@@ -185,7 +186,7 @@ def _offset_index_faults(
                 number * 8,
                 offset,
             )
-    yield from _untrimmed(path, index.file_bytes, index.used_bytes, name, is_closed=is_closed)
+    yield from _untrimmed(path, index.used_bytes, name, is_closed=is_closed)
 
 
 def _time_index_faults(
@@ -215,11 +216,13 @@ def _time_index_faults(
     if is_closed and index.last_entry[0] < largest_of_all:
         detail = f"it ends at timestamp {index.last_entry[0]}, the segment's largest is {largest_of_all}"
         yield fault(detail)
-    yield from _untrimmed(path, index.file_bytes, index.used_bytes, name, is_closed=is_closed)
+    yield from _untrimmed(path, index.used_bytes, name, is_closed=is_closed)
 
 
-def _untrimmed(path: Path, size: int, used: int, name: TopicPartition, *, is_closed: bool) -> Iterator[Finding]:
-    if is_closed and size > used:
+def _untrimmed(path: Path, used: int, name: TopicPartition, *, is_closed: bool) -> Iterator[Finding]:
+    """Zeros behind the entries, as a preallocated index has them; other bytes there are faults of their own."""
+    size = path.stat().st_size
+    if is_closed and size >= used + 8 and has_only_zeros(path, used):
         detail = f"{size - used} bytes follow its entries: it was not cut when its segment was closed"
         yield Finding(FAULT, "INDEX_NOT_TRIMMED", path, detail, used, repair=_REBUILD, topic_partition=name)
 
@@ -229,13 +232,3 @@ def _columns(data: bytes) -> tuple[array[int], array[int]]:
     if sys.byteorder == "little":
         numbers.byteswap()
     return numbers[0::2], numbers[1::2]
-
-
-def markers(scans: Sequence[SegmentScan]) -> set[tuple[int, int]]:
-    """(producer id, offset) of every transaction marker of these segments."""
-    return {
-        (batch.producer_id, batch.base_offset)
-        for scan in scans
-        for batch in scan.produced()
-        if batch.marker is not None
-    }

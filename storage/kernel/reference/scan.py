@@ -94,12 +94,23 @@ def scan_segment(
     size = Path(path).stat().st_size
     end = size if limit is None else min(limit, size)
     with open(path, "rb", buffering=0) as file:
-        return _scan(file, end, base_offset, interval_bytes, check_crc, produced_from, start_position)
+        arguments = (base_offset, interval_bytes, check_crc, produced_from, start_position)
+        found, doubt = _scan(file, end, *arguments)
+        if doubt is None:
+            return found
+        # Two batches contradict each other and nobody can tell which is right: no CRC covers offsets. Neither is taken.
+        (counts, offset_index, time_index, epochs, produced, _, overflow), _ = _scan(file, doubt[0], *arguments)
+        fault = (*doubt, "the batch behind it does not follow its offsets", None)
+        return counts, offset_index, time_index, epochs, produced, fault, overflow
+
+
+#: Position, base and last offset of a batch that may be the wrong one.
+_Doubt = tuple[int, int, int]
 
 
 def _scan(
     file: BinaryIO, end: int, base: int, interval: int, check_crc: bool, produced_from: int, position: int
-) -> Scanned:
+) -> tuple[Scanned, _Doubt | None]:
     next_offset, next_of_current, batches = base, base, 0
     max_timestamp, offset_of_max = -1, base
     last_entry, latest_epoch, overflow = 0, -1, False
@@ -108,6 +119,9 @@ def _scan(
     events: list[_Event] = []
     producers: dict[int, _Producer] = {}
     fault: Fault | None = None
+    doubt: _Doubt | None = None
+    # The batch before, and the offset that it had to follow.
+    before: tuple[_Doubt, int] | None = None
     while position < end:
         left = end - position
         file.seek(position)
@@ -136,6 +150,8 @@ def _scan(
                 break
         if first < next_offset or last < first or last == 2**63 - 1:
             fault = (position, first, last, f"its offsets do not follow {next_offset}", None)
+            if before is not None and first >= before[1] and last >= first:
+                doubt = before[0]
             break
         if last - base > _MAX_RELATIVE:
             fault = (position, first, last, f"offset {last} is too far from the segment's base {base}", None)
@@ -171,6 +187,7 @@ def _scan(
             offset_index += struct.pack(">ii", last - base, position)
             time_index.maybe_append(max_timestamp, offset_of_max)
             last_entry = position
+        before = ((position, first, last), next_offset)
         position += total
         next_offset = last + 1
         batches += 1
@@ -179,7 +196,7 @@ def _scan(
         tracked.flush()
     produced = b"".join(packed for _, packed in sorted(events))
     counts = (position, next_offset, max_timestamp, offset_of_max, batches, next_of_current)
-    return counts, bytes(offset_index), bytes(time_index), epochs, produced, fault, overflow
+    return (counts, bytes(offset_index), bytes(time_index), epochs, produced, fault, overflow), doubt
 
 
 def _unreadable(head: bytes, position: int, left: int) -> Fault | None:

@@ -155,7 +155,9 @@ def test_faults_are_named(tmp_path: Path, kernel: str, monkeypatch: pytest.Monke
     assert "length field is -5" in fault(good + good[:8] + (-5).to_bytes(4, "big", signed=True) + good[12:])
     assert "unknown magic 3" in fault(good[:16] + b"\x03" + good[17:])
     assert "CRC is" in fault(good[:-1] + b"\x01")
-    assert "do not follow 1" in fault(good + good)
+    next_one = build_batch([Record(1, NOW, b"k", b"v")], base_offset=1)
+    assert "do not follow 2" in fault(good + next_one + good)
+    assert "the batch behind it does not follow" in fault(good + good), "either may be the wrong one"
     assert "too far from the segment's base" in fault((2**31).to_bytes(8, "big") + good[8:])
     assert "do not follow 5" in fault(good, base=5)
 

@@ -68,7 +68,8 @@ def _overflow(directory: Path) -> int:
     far = 2**31 + 5
     (directory / names.log_name(0)).write_bytes(
         b"".join(
-            build_batch([Record(n, NOW_MS, b"%d" % n, b"v")], base_offset=n, leader_epoch=0) for n in (0, 4, far, far + 1)
+            build_batch([Record(n, NOW_MS, b"%d" % n, b"v")], base_offset=n, leader_epoch=0)
+            for n in (0, 4, far, far + 1)
         )
     )
     return 0
