@@ -1,9 +1,8 @@
 """The message classes of each API and version: kio's, and those that kio 0.6.5 lacks (facts: kraft-and-coordinators C1).
 
 The ones that are missing are written here as kio writes its own, so that readers and writers do not know the difference.
+(Kio looks at the types of fields: their annotations must not be left to be evaluated later.)
 """
-
-from __future__ import annotations
 
 import dataclasses
 from functools import cache
