@@ -45,7 +45,7 @@ def policy_reason(settings: ResolvedConfig) -> Reason | None:
     )
 
 
-def first_reason(partition: Partition, offsets: OffsetsToClean, log: LogToClean, now_ms: int) -> Reason | None:
+def first_reason(partition: Partition, offsets: OffsetsToClean, log: LogToClean[Partition], now_ms: int) -> Reason | None:
     """The first rule that keeps Kafka's cleaner from this compacted log; None where it would be cleaned next."""
     if partition.size == 0:
         return Reason("EMPTY", "the log has no records")
@@ -57,7 +57,7 @@ def first_reason(partition: Partition, offsets: OffsetsToClean, log: LogToClean,
 
 
 def first_reason_when_rolled(
-    partition: Partition, offsets: OffsetsToClean, log: LogToClean, now_ms: int
+    partition: Partition, offsets: OffsetsToClean, log: LogToClean[Partition], now_ms: int
 ) -> Reason | None:
     """For a log whose dirty bytes are all in the active segment: what would still be in the way if it were closed."""
     if log.cleanable_bytes:
@@ -66,7 +66,7 @@ def first_reason_when_rolled(
     return reason if reason.code in ("OPEN_TRANSACTION", "HIGH_WATERMARK", "MIN_LAG") else None
 
 
-def limit_reason(partition: Partition, offsets: OffsetsToClean, log: LogToClean, now_ms: int) -> Reason:
+def limit_reason(partition: Partition, offsets: OffsetsToClean, log: LogToClean[Partition], now_ms: int) -> Reason:
     """What keeps the log from being cleaned further than `log.first_uncleanable_offset`."""
     blocked = _blocked_bytes(partition, log)
     if offsets.blocker is Blocker.OPEN_TRANSACTION:
@@ -91,7 +91,7 @@ def limit_reason(partition: Partition, offsets: OffsetsToClean, log: LogToClean,
     return _active(partition, now_ms)
 
 
-def _blocked_bytes(partition: Partition, log: LogToClean) -> int:
+def _blocked_bytes(partition: Partition, log: LogToClean[Partition]) -> int:
     bound = log.first_uncleanable_offset
     return sum(s.size for s in partition.segments[:-1] if s.base_offset >= bound)
 
@@ -146,7 +146,7 @@ def _active(partition: Partition, now_ms: int) -> Reason:
     )
 
 
-def _ratio(partition: Partition, log: LogToClean) -> Reason:
+def _ratio(partition: Partition, log: LogToClean[Partition]) -> Reason:
     least = partition.config.min_cleanable_dirty_ratio
     fields: dict[str, Any] = {"ratio": log.cleanable_ratio, "minCleanableDirtyRatio": least}
     text = (
@@ -164,7 +164,7 @@ def _ratio(partition: Partition, log: LogToClean) -> Reason:
     return Reason("RATIO", text, clears, fields)
 
 
-def _max_lag_due(partition: Partition, log: LogToClean) -> int | None:
+def _max_lag_due(partition: Partition, log: LogToClean[Partition]) -> int | None:
     lag = partition.config.max_compaction_lag_ms
     if not 0 < lag < 2**62:
         return None

@@ -211,7 +211,7 @@ def _leftovers(directory: Path) -> list[str]:
 def _measure_keys(
     view: PartitionView,
     partition: Partition,
-    log: LogToClean,
+    log: LogToClean[Partition],
     planned: Planned,
     cleaner: CleanerConfig,
     options: CleanOptions,
@@ -251,7 +251,7 @@ def _measure_keys(
 
 def _freed(
     partition: Partition,
-    log: LogToClean,
+    log: LogToClean[Partition],
     options: CleanOptions,
     cleaner: CleanerConfig,
     kernel: Kernel,

@@ -17,7 +17,7 @@ class Choice:
     """What was chosen, and what was learned of all candidates."""
 
     #: Marked as in progress; None where nothing wants cleaning.
-    log: LogToClean | None = None
+    log: LogToClean[Partition] | None = None
     #: Checkpoints outside their logs, with the offsets that take their place. To be written at once, chosen or not.
     corrected: dict[TopicPartition, int] = field(default_factory=dict)
     #: Logs that could not be weighed. They are marked uncleanable.

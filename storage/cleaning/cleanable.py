@@ -9,9 +9,46 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
-from compactd.storage.partition import Partition
-from compactd.storage.segment import LogSegment
+from compactd.config.settings import TopicConfig
+from compactd.storage.names import TopicPartition
+
+
+class CleanableSegment(Protocol):
+    """What the choice asks of a segment: storage.segment.LogSegment has it, and so has what a broker tells of its own."""
+
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def largest_timestamp(self) -> int: ...
+    @property
+    def first_batch_timestamp(self) -> int: ...
+
+
+class CleanableLog(Protocol):
+    """What the choice asks of a log; the last segment is the active one."""
+
+    @property
+    def topic_partition(self) -> TopicPartition: ...
+    @property
+    def config(self) -> TopicConfig: ...
+    @property
+    def segments(self) -> Sequence[CleanableSegment]: ...
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def log_end_offset(self) -> int: ...
+    @property
+    def high_watermark(self) -> int: ...
+    @property
+    def last_stable_offset(self) -> int: ...
+
+
+_Segment = TypeVar("_Segment", bound=CleanableSegment)
+_Log = TypeVar("_Log", bound=CleanableLog)
 
 
 class Blocker(enum.Enum):
@@ -34,18 +71,18 @@ class OffsetsToClean:
     #: Which rule set first_uncleanable_offset.
     blocker: Blocker
     #: The segment that min.compaction.lag.ms holds back, where it does.
-    lagging_segment: LogSegment | None = None
+    lagging_segment: CleanableSegment | None = None
 
 
-def non_active_segments_from(partition: Partition, offset: int) -> list[LogSegment]:
+def non_active_segments_from(partition: CleanableLog, offset: int) -> list[CleanableSegment]:
     """Closed segments from the one that contains `offset` on; none when it lies past the active segment's base."""
-    active = partition.active_segment.base_offset
+    active = partition.segments[-1].base_offset
     if offset > active:
         return []
     return [segment for segment in segments_between(partition.segments, offset, active) if segment.base_offset < active]
 
 
-def segments_between(segments: Sequence[LogSegment], first: int, end: int) -> list[LogSegment]:
+def segments_between(segments: Sequence[_Segment], first: int, end: int) -> list[_Segment]:
     """Segments from the one that contains `first` up to those with base < `end`; equal bounds give none (LogSegments.values)."""
     if first >= end:
         return []
@@ -54,7 +91,7 @@ def segments_between(segments: Sequence[LogSegment], first: int, end: int) -> li
 
 
 def offsets_to_clean(
-    partition: Partition, checkpoint: int | None, now_ms: int, *, ignore_lag: bool = False
+    partition: CleanableLog, checkpoint: int | None, now_ms: int, *, ignore_lag: bool = False
 ) -> OffsetsToClean:
     """The dirty range of a log for a checkpoint entry (None: no entry). `now_ms`: wall clock."""
     start, end = partition.log_start_offset, partition.log_end_offset
@@ -65,7 +102,7 @@ def offsets_to_clean(
     limits = [
         (partition.last_stable_offset, Blocker.OPEN_TRANSACTION),
         (partition.high_watermark, Blocker.HIGH_WATERMARK),
-        (partition.active_segment.base_offset, Blocker.ACTIVE_SEGMENT),
+        (partition.segments[-1].base_offset, Blocker.ACTIVE_SEGMENT),
     ]
     if partition.last_stable_offset >= partition.high_watermark:
         limits.pop(0)  # no transaction is in the way: the high watermark is the limit
@@ -88,10 +125,10 @@ def offsets_to_clean(
 
 
 @dataclass(frozen=True, slots=True)
-class LogToClean:
+class LogToClean(Generic[_Log]):
     """The scheduling facts of one log. All sizes are of whole segments in bytes; active and uncleanable bytes are in none."""
 
-    partition: Partition
+    partition: _Log
     first_dirty_offset: int
     #: Base offset of the segment that holds the first uncleanable offset: the upper bound of a round.
     first_uncleanable_offset: int
@@ -122,14 +159,14 @@ class LogToClean:
         )
 
 
-def upper_bound(partition: Partition, first_uncleanable_offset: int) -> int:
+def upper_bound(partition: CleanableLog, first_uncleanable_offset: int) -> int:
     """first_uncleanable rounded down to a segment's base: the segment that holds it is left alone (facts 4.4)."""
     segments = non_active_segments_from(partition, first_uncleanable_offset)
-    return segments[0].base_offset if segments else partition.active_segment.base_offset
+    return segments[0].base_offset if segments else partition.segments[-1].base_offset
 
 
 def log_to_clean(
-    partition: Partition, first_dirty_offset: int, first_uncleanable_offset: int, now_ms: int
+    partition: CleanableLog, first_dirty_offset: int, first_uncleanable_offset: int, now_ms: int
 ) -> LogToClean:
     """Sizes, ratio and delay of a log for a dirty range."""
     bound = upper_bound(partition, first_uncleanable_offset)
@@ -145,13 +182,13 @@ def log_to_clean(
     )
 
 
-def compaction_delay_ms(partition: Partition, first_dirty_offset: int, now_ms: int) -> int:
+def compaction_delay_ms(partition: CleanableLog, first_dirty_offset: int, now_ms: int) -> int:
     """How far the oldest dirty closed segment is past max.compaction.lag.ms, by its first batch's timestamp."""
     stamps = (s.first_batch_timestamp for s in non_active_segments_from(partition, first_dirty_offset))
     oldest = min((stamp for stamp in stamps if stamp > 0), default=2**63 - 1)
     return max(0, now_ms - max(partition.config.max_compaction_lag_ms, 0) - oldest)
 
 
-def filthiest_first(logs: Iterable[LogToClean]) -> list[LogToClean]:
+def filthiest_first(logs: Iterable[LogToClean[_Log]]) -> list[LogToClean[_Log]]:
     """Logs that want cleaning, highest ratio first; a log forced by max lag does not jump the queue."""
     return sorted((log for log in logs if log.wants_cleaning), key=lambda log: -log.cleanable_ratio)

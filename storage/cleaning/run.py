@@ -140,7 +140,9 @@ def load_partition(job: CleanJob, now_ms: int) -> Partition:
     )
 
 
-def dirty_range(partition: Partition, job: CleanJob, options: CleanOptions) -> tuple[OffsetsToClean, LogToClean]:
+def dirty_range(
+    partition: Partition, job: CleanJob, options: CleanOptions
+) -> tuple[OffsetsToClean, LogToClean[Partition]]:
     """What this clean would take on: Kafka's range, or the one that the options ask for."""
     checkpoint = job.checkpoint if options.first_dirty_offset is None else options.first_dirty_offset
     offsets = offsets_to_clean(partition, checkpoint, options.now_ms, ignore_lag=options.force)
