@@ -333,13 +333,8 @@ class LogManager:
 
     def fail_dir(self, path: Path, error: CompactdError) -> None:
         """Takes a dir offline until the next start: its logs are closed as they are, its lock goes (facts 9)."""
-        managed = self.dirs.pop(path.resolve(), None)
-        if managed is None:
-            return
-        for log in self._logs_of(managed):
-            log.close(orderly=False)
-        managed.session.release()
-        self._take_offline(managed.path, error)
+        if path.resolve() in self.dirs:
+            self._take_offline(path.resolve(), error)
 
     # ---- inside
 
@@ -491,7 +486,11 @@ class LogManager:
         return current, managed.futures[name], managed
 
     def _take_offline(self, path: Path, error: CompactdError) -> None:
-        self.dirs.pop(path, None)
+        managed = self.dirs.pop(path, None)
+        if managed is not None:
+            for log in self._logs_of(managed):
+                log.close(orderly=False)
+            managed.session.release()
         self.offline[path] = error
         self._on_offline(path, error)
 

@@ -1,4 +1,4 @@
-"""The crash matrix of a load: stopped before and after every call of the file layer, with and without a power cut; then loaded again.
+"""The crash matrix of a load: stopped before and after every call of the file layer, with and without a power cut.
 
 What a flush had covered is there, no offset appears twice, no temporary file is left, and the result is that of a load
 that was not stopped.

@@ -197,9 +197,7 @@ def test_a34_only_what_was_not_flushed_is_read(tmp_path: Path, monkeypatch: pyte
 NULS = bytes(100)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", NULS, b"0\n2\n0 0\n", b"aa", b"0\n1\n0 zero\n", b"7\n0\n", "0\n1\n0 ".encode()]
-)
+@pytest.mark.parametrize("content", [b"", NULS, b"0\n2\n0 0\n", b"aa", b"0\n1\n0 zero\n", b"7\n0\n", b"0\n1\n0 "])
 def test_a37_damaged_epochs_are_read_from_the_batches(tmp_path: Path, content: bytes) -> None:
     directory = tmp_path / "t-0"
     with LogBuilder(directory, DENSE) as log:
