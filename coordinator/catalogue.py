@@ -30,6 +30,7 @@ from compactd.coordinator.catalogue_messages import (
     MoveResults,
     ProducerIdBlock,
     ResourceResults,
+    ResourceType,
     Struct,
     TopicResults,
     arguments_of,
@@ -40,7 +41,7 @@ from compactd.coordinator.interfaces import CatalogueOutcome, CatalogueSetup, Se
 from compactd.coordinator.placement import LogDirLoad, place, worker_of
 from compactd.coordinator.topic_changes import Context, Place, Plan, plan_create, plan_delete, plan_grow
 from compactd.storage.metadata.delta import MetadataDelta
-from compactd.storage.metadata.image import BROKER_RESOURCE, MetadataImage, TopicImage
+from compactd.storage.metadata.image import MetadataImage, Resource, TopicImage
 from compactd.storage.metadata.load import LoadedImage, load_image
 from compactd.storage.metadata.metadata_log import MetadataLog, MetadataLogSettings
 from compactd.storage.metadata.record_types import MetadataRecord, RecordType
@@ -244,27 +245,33 @@ class Catalogue:
             metadata_offset=self._image.offset - 1,
             cluster_id=self._cluster_id,
             topics=tuple(self._topic(topic) for topic in self._image.topics.values()),
-            broker_configs={
-                name: dict(values) for (kind, name), values in self._image.configs.items() if kind == BROKER_RESOURCE
-            },
+            broker_configs=self._configs(ResourceType.BROKER, self._image.configs),
+            group_configs=self._configs(ResourceType.GROUP, self._image.configs),
+            client_metrics=self._configs(ResourceType.CLIENT_METRICS, self._image.configs),
             features=dict(self._image.features),
             nodes=self._nodes,
         )
 
     def _update(self, delta: MetadataDelta) -> CatalogueUpdate:
-        """What changed. Settings of a broker that have all been removed are there as an empty mapping."""
-        image = self._image
-        brokers = {name for kind, name in delta.changed_configs if kind == BROKER_RESOURCE}
+        """What changed. A resource whose settings have all been removed is there with an empty mapping."""
+        image, changed = self._image, delta.changed_configs
         return CatalogueUpdate(
             full=False,
             metadata_offset=image.offset - 1,
             cluster_id=self._cluster_id,
             topics=tuple(self._topic(image.topics[name]) for name in sorted(delta.changed_topics)),
             deleted=tuple(sorted(set(delta.deleted_topics.values()))),
-            broker_configs={name: dict(image.broker_configs(name)) for name in brokers},
+            broker_configs=self._configs(ResourceType.BROKER, changed),
+            group_configs=self._configs(ResourceType.GROUP, changed),
+            client_metrics=self._configs(ResourceType.CLIENT_METRICS, changed),
             features=dict(image.features),
             nodes=self._nodes,
         )
+
+    def _configs(self, wanted: ResourceType, resources: Iterable[Resource]) -> dict[str, dict[str, str]]:
+        """Of those `resources` that are of a kind: name to settings."""
+        configs = self._image.configs
+        return {name: dict(configs.get((kind, name), {})) for kind, name in resources if kind == wanted}
 
     def _topic(self, topic: TopicImage) -> CatalogueTopic:
         workers = self._settings.daemon.broker_workers

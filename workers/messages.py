@@ -397,16 +397,20 @@ class CatalogueTopic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CatalogueUpdate(Message, frozen=True, kw_only=True, tag=True):
-    """Coordinator to every broker: what changed since `since_offset` of the metadata log (all of it when `full`)."""
+    """Coordinator to every broker: what a change came to, or the whole catalogue when `full`."""
 
     full: bool
+    #: Offset of the newest record of the metadata log.
     metadata_offset: int
     cluster_id: str
-    #: Topics new or changed, whole; names of those that are gone.
+    #: Topics new or changed, whole; names of those that are gone: to be dropped before the former are taken over.
     topics: tuple[CatalogueTopic, ...]
     deleted: tuple[str, ...] = ()
-    #: Dynamic broker configs: "" (cluster default) or node id to values.
+    #: Dynamic configs of brokers ("" is the cluster default, else a node id), of groups, of client-metrics subscriptions:
+    #: each one that changed, whole; an empty mapping where the last value was removed.
     broker_configs: dict[str, dict[str, str]] = {}
+    group_configs: dict[str, dict[str, str]] = {}
+    client_metrics: dict[str, dict[str, str]] = {}
     #: Finalized features: name to level.
     features: dict[str, int] = {}
     #: Broker workers as Kafka nodes: node id, host, port by worker number.

@@ -8,7 +8,6 @@ dicts in wire order, with the names Kafka's own tools print, uuids as 22 charact
 from __future__ import annotations
 
 import base64
-import copy
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -104,7 +103,7 @@ class _Reader:
                 continue
             if field.tag is not None:
                 tagged[field.tag] = field
-                out[field.name] = copy.deepcopy(field.default)
+                out[field.name] = list(field.default) if isinstance(field.default, list) else field.default
             else:
                 out[field.name] = self._value(field)
         if self.flexible:

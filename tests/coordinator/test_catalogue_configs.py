@@ -138,6 +138,10 @@ def test_each_resource_by_itself_and_all_in_one_batch(catalogue: Catalogue) -> N
     )
     assert update is not None
     assert update.broker_configs == {"1": {}}
+    assert update.group_configs == update.client_metrics == {}
+    full = catalogue.full_update()
+    assert full.group_configs == {"g": {"consumer.session.timeout.ms": "50000"}}
+    assert full.client_metrics == {"m": {"metrics": "a,b"}}
 
 
 def test_the_same_resource_twice_is_refused_both_times(catalogue: Catalogue) -> None:
