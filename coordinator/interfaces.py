@@ -102,7 +102,7 @@ class Frame(Protocol):
 
 
 class CleaningPart(Protocol):
-    """The cleaning side: coordinator.cleaning.CleaningScheduler(frame, quarantine)."""
+    """The cleaning side: coordinator.cleaning.CleaningScheduler(frame, Quarantine(first log dir))."""
 
     def start(self) -> None:
         """The brokers have loaded their partitions. Cleaners may have come already."""
@@ -186,7 +186,7 @@ class CataloguePart(Protocol):
 
 
 class MetricsPart(Protocol):
-    """/metrics and /healthz: coordinator.metrics.Metrics(frame, status). Serves from a thread of its own."""
+    """/metrics and /healthz: coordinator.metrics.Metrics(frame). Serves from a thread of its own."""
 
     def start(self, host: str, port: int) -> str:
         """Listens; the address that was bound."""

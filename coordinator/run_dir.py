@@ -35,7 +35,7 @@ def default_run_dir(first_log_dir: str | Path) -> Path:
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if os.path.isabs(runtime) and os.path.isdir(runtime):  # noqa: PTH117, PTH112
         return Path(runtime) / f"compactd-{name}"
-    return Path("/tmp") / f"compactd-{os.geteuid()}" / name
+    return _shared() / name
 
 
 def find_run_dir(run_dir: str, log_dirs: Sequence[str]) -> Path:
@@ -56,6 +56,22 @@ def check_running(path: Path) -> int:
     finally:
         os.close(descriptor)
     raise NotRunningError(path=path)
+
+
+def is_running(path: Path) -> bool:
+    """Whether a coordinator holds this run directory."""
+    try:
+        check_running(path)
+    except NotRunningError:
+        return False
+    return True
+
+
+def running_dirs() -> list[Path]:
+    """Run directories, of those in the usual places, that a coordinator of this user holds."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    places = [*_listed(Path(runtime), "compactd-*")] if runtime else []
+    return [path for path in (*places, *_listed(_shared(), "*")) if is_running(path)]
 
 
 class RunDir:
@@ -101,6 +117,18 @@ class RunDir:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+def _shared() -> Path:
+    """Where the run directories of this user are without $XDG_RUNTIME_DIR."""
+    return Path("/tmp") / f"compactd-{os.geteuid()}"
+
+
+def _listed(directory: Path, pattern: str) -> list[Path]:
+    try:
+        return sorted(directory.glob(pattern))
+    except OSError:
+        return []
 
 
 def _check_path(path: Path, log_dirs: Sequence[str]) -> None:

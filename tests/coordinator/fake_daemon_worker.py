@@ -1,6 +1,6 @@
 """The daemon's kinds of workers, as small as can be: started in place of the real ones by tests of the daemon.
 
-What they are told, they note, a line each, in the file `told-KIND-NUMBER` of $COMPACTD_TEST_DIR.
+What they are told, they note, a line each, in the file `told` of $COMPACTD_TEST_DIR.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _DIR = Path(os.environ.get("COMPACTD_TEST_DIR", "."))
 
 
 def note(channel: Channel, text: str) -> None:
-    with open(_DIR / f"told-{channel.kind}-{channel.number}", "a") as file:
-        file.write(f"{text}\n")
+    with open(_DIR / "told", "a") as file:
+        file.write(f"{channel.kind}-{channel.number} {text}\n")
 
 
 def state_of(part: PartitionAssignment, end: int) -> PartitionState:

@@ -36,6 +36,11 @@ from compactd.workers.messages import CataloguePartition, CatalogueTopic, Catalo
 WORKER = Path(__file__).parent / "fake_daemon_worker.py"
 
 
+def note(text: str) -> None:
+    with open(Path(os.environ["COMPACTD_TEST_DIR"]) / "told", "a") as file:
+        file.write(f"{text}\n")
+
+
 class FakeCatalogue:
     """Topics in memory; partition p of a topic lies in log dir p modulo their number and belongs to worker p."""
 
@@ -88,7 +93,7 @@ class FakeCatalogue:
         return
 
     def close(self) -> None:
-        (Path(os.environ["COMPACTD_TEST_DIR"]) / "catalogue-closed").touch()
+        note("catalogue closed")
 
     def _add(self, name: str, count: int, configs: dict[str, str]) -> None:
         dirs = self.setup.log_dirs
@@ -163,8 +168,7 @@ class FakeCleaning:
         stopped()
 
     def _note(self, text: str) -> None:
-        with open(Path(os.environ["COMPACTD_TEST_DIR"]) / "told-cleaning", "a") as file:
-            file.write(f"{text}\n")
+        note(f"cleaning {text}")
 
 
 def main() -> None:

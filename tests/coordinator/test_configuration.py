@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from compactd.config.errors import SettingError
+from compactd.config.flat import flatten, unflatten
+from compactd.coordinator.configuration import (
+    CatalogueConfigs,
+    Configuration,
+    TopicConfigs,
+    changed_names,
+    keep_static,
+    settings_text,
+)
+
+_YAML = """
+log.dirs: [a, b]
+cordoned.log.dirs: b
+log.cleaner.threads: 0
+log.retention.ms: 2d
+topics:
+  users: {partitions: 3, cleanup.policy: compact, segment.bytes: 4MiB}
+  plain: {}
+"""
+
+
+def configuration(tmp_path: Path, text: str = _YAML, *sets: str) -> Configuration:
+    path = tmp_path / "compactd.yaml"
+    path.write_text(text)
+    return Configuration(sets, path)
+
+
+def test_log_dirs_are_real_paths_and_there_is_a_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path)
+    settings = configuration(tmp_path).resolve(None)
+    root = os.path.realpath(tmp_path)
+    assert settings.storage.log_dirs == (f"{root}/a", f"{root}/b")
+    assert settings.storage.cordoned_log_dirs == (f"{root}/b",)
+    assert Configuration((), None).resolve(None).storage.log_dirs == (f"{root}/data/d1",)
+    assert Configuration(("log.dir=link/x",), None).resolve(None).storage.log_dirs == (f"{root}/x",)
+
+
+def test_the_topics_section_goes_into_the_catalogue_and_counts_no_more_after_that(tmp_path: Path) -> None:
+    given = configuration(tmp_path)
+    users, plain = given.topics
+    assert (users.name, users.partitions) == ("users", 3)
+    assert users.configs == {"cleanup.policy": "compact", "segment.bytes": str(4 << 20)}
+    assert (plain.partitions, plain.configs) == (None, {})
+    config = given.topic_config({"cleanup.policy": "delete"}, None)
+    assert (config.compact, config.retention_ms) == (False, 2 * 86_400_000)
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "x", "100001", "1.5", "٣"])
+def test_a_number_of_partitions_is_checked_with_its_line(tmp_path: Path, count: str) -> None:
+    with pytest.raises(SettingError, match=r"compactd\.yaml:2.*partitions"):
+        configuration(tmp_path, f"topics:\n  users: {{partitions: {count}}}\n")
+
+
+def test_settings_of_the_catalogue_count_where_the_file_is_silent(tmp_path: Path) -> None:
+    given = configuration(tmp_path)
+    catalogue = CatalogueConfigs(1, broker_configs={"": {"log.cleaner.backoff.ms": "5", "log.cleaner.threads": "7"}})
+    settings = given.resolve(catalogue)
+    assert (settings.cleaner.backoff_ms, settings.cleaner.threads) == (5, 0)
+
+
+def test_a_topic_whose_settings_do_not_hold_together_gets_the_defaults(tmp_path: Path) -> None:
+    resolver = TopicConfigs(configuration(tmp_path), CatalogueConfigs(1))
+    bad = resolver.of("bad", {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"})
+    assert bad == resolver.of("good", {})
+    assert list(resolver.faults) == ["bad"]
+    assert resolver.of("one", {"segment.ms": "5"}) is resolver.of("two", {"segment.ms": "5"})
+
+
+def test_what_may_change_and_what_may_not(tmp_path: Path) -> None:
+    before = configuration(tmp_path).resolve(None)
+    after = configuration(
+        tmp_path, _YAML.replace("threads: 0", "threads: 3") + "node.id: 9\nlog.level: debug\n"
+    ).resolve(None)
+    apply, refuse = changed_names(before, after)
+    assert apply == {"log.cleaner.threads": "3", "log.level": "debug"}
+    assert refuse == {"node.id": ("1", "9")}
+    kept = keep_static(before, after)
+    assert (kept.daemon.node_id, kept.cleaner.threads, kept.daemon.log_level) == (1, 3, "debug")
+    assert kept.storage == before.storage
+
+
+def test_settings_travel_as_text(tmp_path: Path) -> None:
+    settings = configuration(tmp_path).resolve(None)
+    flat = settings_text(settings)
+    assert flat["log.cleaner.io.buffer.load.factor"] == "0.9"
+    assert "advertised.listeners" not in flat
+    assert flatten(*unflatten(flat)) == flat
+    assert unflatten({"something.else": "1"}) == unflatten({})
