@@ -253,11 +253,9 @@ def test_begun_here_killed_there(oracle: Oracle, oracle_classpath: str, tmp_path
     for path in (log_dirs[0] / "__cluster_metadata-0").glob("0000*"):
         if path.suffix != ".checkpoint":
             path.unlink()
-    for path in log_dirs:
-        (path / ".kafka_cleanshutdown").unlink()
     catalogue = begun(log_dirs)
     assert set(catalogue.image.topics) == {"first", "second"}
-    stopped_in_order(catalogue, log_dirs)
+    catalogue.close()
 
     with broker:
         topics_seen, leaderless = described(oracle_classpath, broker)
