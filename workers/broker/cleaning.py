@@ -51,6 +51,8 @@ async def prepare(partition: Partition, request: PrepareClean) -> CleanJob:
     now_ms = partition.owner.clock.now_ms()
 
     def look(log: PartitionLog) -> CleanJob:
+        if request.roll and log.segments[-1].size:
+            log.roll(now_ms=now_ms)
         offsets = log.offsets()
         view = log.view
         return CleanJob(
@@ -80,6 +82,7 @@ async def prepare(partition: Partition, request: PrepareClean) -> CleanJob:
             now_ms=now_ms,
             map_memory_bytes=0,
             map_load_factor=0.9,
+            active_base_offset=view.segments[-1].base_offset,
         )
 
     return await partition.exclusive(look)

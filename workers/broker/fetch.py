@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from typing import Any
 
 from compactd.config.errors import CompactdError, OffsetOutOfRangeError, StorageIOError
 from compactd.storage.log import Fetched
 from compactd.storage.reader import Isolation, Range
 from compactd.workers.broker.api_keys import FETCH
 from compactd.workers.broker.context import Context
-from compactd.workers.broker.decoding import milliseconds
 from compactd.workers.broker.errors import ErrorCode, error_of
-from compactd.workers.broker.fetch_codec import SMALL, FetchedPartition, FetchedTopic, encode_fetch
+from compactd.workers.broker.fetch_codec import (
+    SMALL,
+    FetchedPartition,
+    FetchedTopic,
+    FetchRequest,
+    decode_fetch,
+    encode_fetch,
+)
 from compactd.workers.broker.fetch_sessions import FetchPlan, FetchSessions, Wanted
 from compactd.workers.broker.leader_epochs import check_epoch, end_of_epoch
 from compactd.workers.broker.partition import Partition
@@ -26,8 +31,8 @@ _PROBE_EVERY = 128 << 10
 _READ_AHEAD = 1 << 20
 
 
-@handles(FETCH, 4, 18)
-async def fetch(context: Context, header: RequestHeader, request: Any) -> Answer:
+@handles(FETCH, 4, 18, decoder=decode_fetch)
+async def fetch(context: Context, header: RequestHeader, request: FetchRequest) -> Answer:
     """Answers at once with what there is if that is enough, or something is wrong; else when there is, or time is up."""
     plan = context.part(FetchSessions).plan(header.version, request)
     if plan.error:
@@ -44,18 +49,17 @@ async def fetch(context: Context, header: RequestHeader, request: Any) -> Answer
 class _Reading:
     """One fetch."""
 
-    def __init__(self, context: Context, header: RequestHeader, request: Any, plan: FetchPlan) -> None:
+    def __init__(self, context: Context, header: RequestHeader, request: FetchRequest, plan: FetchPlan) -> None:
         self.context = context
         self.version = header.version
         self.peer: Peer = header.peer
         self.plan = plan
-        self.max_bytes: int = max(0, min(request.max_bytes, context.config.fetch_max_bytes))
-        self.min_bytes: int = min(request.min_bytes, self.max_bytes)
-        self.max_wait_ms = milliseconds(request.max_wait)
+        self.max_bytes = max(0, min(request.max_bytes, context.config.fetch_max_bytes))
+        self.min_bytes = min(request.min_bytes, self.max_bytes)
+        self.max_wait_ms = request.max_wait_ms
         self.isolation: Isolation = "committed" if request.isolation_level == _COMMITTED else "high_watermark"
-        replica = request.replica_id if header.version < 15 else request.replica_state.replica_id
         #: Followers read here from nobody: this is the only replica.
-        self.is_follower = replica >= 0
+        self.is_follower = request.replica_id >= 0
         self.leaders: set[int] = set()
         self.results: list[FetchedPartition] = []
         self.size = 0

@@ -1,6 +1,6 @@
-"""Fetch answers by hand: what stands between the records, and the records as ranges of files.
+"""Fetch requests and answers by hand: answers are what stands between the records, and the records as ranges of files.
 
-Tested to be what kio writes and reads, for every version.
+Tested to be what kio reads and writes, for every version.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from compactd.storage.kernel.interface import AbortedTransaction
 from compactd.storage.reader import Range
+from compactd.workers.broker.decoding import MalformedRequestError, read_uvarint, skip_tags
 from compactd.workers.broker.encoding import write_uvarint
 from compactd.workers.broker.requests import Encoded
 
@@ -20,6 +21,15 @@ _FIRST_TOPIC_IDS = 13
 #: Fewer bytes of records than this are read and copied: that costs less than a system call of their own.
 SMALL = 32 << 10
 
+_FIRST_REPLICA_STATE = 15
+_LIMITS = struct.Struct(">iiib")
+#: One partition of a request, by the version that brought the form.
+_ASKED = {
+    4: struct.Struct(">iqi"),
+    5: struct.Struct(">iqqi"),
+    9: struct.Struct(">iiqqi"),
+    12: struct.Struct(">iiqiqi"),
+}
 _TOP = struct.Struct(">ihi")
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -29,6 +39,137 @@ _ABORTED = struct.Struct(">qq")
 _LEADER = struct.Struct(">ii")
 _DIVERGING = struct.Struct(">iq")
 _NO_UUID = bytes(16)
+
+
+class AskedPartition(NamedTuple):
+    """What a consumer wants of one partition. -1: it does not know the epoch."""
+
+    partition: int
+    current_leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    partition_max_bytes: int
+
+
+#: A topic's name, or from v13 on its id, where the zero id is None.
+TopicKey = str | uuid.UUID | None
+
+
+class FetchRequest(NamedTuple):
+    """FetchRequest v4 to v18."""
+
+    replica_id: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    session_id: int
+    session_epoch: int
+    topics: list[tuple[TopicKey, list[AskedPartition]]]
+    #: Of a session: what is not read any more.
+    forgotten: list[tuple[TopicKey, list[int]]]
+
+
+def decode_fetch(version: int, data: memoryview) -> FetchRequest:
+    """Reads the body of a FetchRequest. MalformedRequestError."""
+    try:
+        return _decode(version, data)
+    except (struct.error, IndexError, ValueError) as error:
+        raise MalformedRequestError(f"FetchRequest v{version}: {error}") from None
+
+
+def _decode(version: int, data: memoryview) -> FetchRequest:
+    flexible = version >= _FIRST_FLEXIBLE
+    replica_id, position = -1, 0
+    if version < _FIRST_REPLICA_STATE:
+        (replica_id,), position = _INT32.unpack_from(data), 4
+    wait, least, most, isolation = _LIMITS.unpack_from(data, position)
+    position += _LIMITS.size
+    session_id, session_epoch = 0, -1
+    if version >= 7:
+        session_id, session_epoch = _LEADER.unpack_from(data, position)
+        position += 8
+    form = _ASKED[4 if version < 5 else 5 if version < 9 else 9 if version < 12 else 12]
+    topics: list[tuple[TopicKey, list[AskedPartition]]] = []
+    count, position = _read_count(data, position, flexible)
+    for _ in range(count):
+        topic, position = _read_topic(data, position, version)
+        partition_count, position = _read_count(data, position, flexible)
+        partitions = []
+        for _ in range(partition_count):
+            values = form.unpack_from(data, position)
+            position += form.size
+            if flexible:
+                partitions.append(AskedPartition(values[0], values[1], values[2], values[3], values[5]))
+                position = position + 1 if data[position] == 0 else skip_tags(data, position)
+            elif version >= 9:
+                partitions.append(AskedPartition(values[0], values[1], values[2], -1, values[4]))
+            else:
+                partitions.append(AskedPartition(values[0], -1, values[1], -1, values[-1]))
+        if flexible:
+            position = position + 1 if data[position] == 0 else skip_tags(data, position)
+        topics.append((topic, partitions))
+    forgotten: list[tuple[TopicKey, list[int]]] = []
+    if version >= 7:
+        count, position = _read_count(data, position, flexible)
+        for _ in range(count):
+            topic, position = _read_topic(data, position, version)
+            number_count, position = _read_count(data, position, flexible)
+            numbers = struct.unpack_from(f">{number_count}i", data, position)
+            position += 4 * number_count
+            if flexible:
+                position = skip_tags(data, position)
+            forgotten.append((topic, list(numbers)))
+    if version >= 11:
+        _, position = _read_text(data, position, flexible)  # the consumer's rack
+    if flexible:
+        replica_id = _read_tags(data, position, version, replica_id)
+    return FetchRequest(replica_id, wait, least, most, isolation, session_id, session_epoch, topics, forgotten)
+
+
+def _read_topic(data: memoryview, position: int, version: int) -> tuple[TopicKey, int]:
+    if version < _FIRST_TOPIC_IDS:
+        return _read_text(data, position, version >= _FIRST_FLEXIBLE)
+    raw = bytes(data[position : position + 16])
+    if len(raw) < 16:
+        raise ValueError("an id reaches over the end")
+    return (None if raw == _NO_UUID else uuid.UUID(bytes=raw)), position + 16
+
+
+def _read_text(data: memoryview, position: int, flexible: bool) -> tuple[str, int]:
+    if flexible:
+        size, position = read_uvarint(data, position)
+        size -= 1
+    else:
+        (size,), position = _INT16.unpack_from(data, position), position + 2
+    if size < 0 or position + size > len(data):
+        raise ValueError("a string reaches over the end, or is null where it cannot be")
+    return str(data[position : position + size], "utf-8"), position + size
+
+
+def _read_count(data: memoryview, position: int, flexible: bool) -> tuple[int, int]:
+    if flexible:
+        count, position = read_uvarint(data, position)
+        count -= 1
+    else:
+        (count,), position = _INT32.unpack_from(data, position), position + 4
+    if not 0 <= count <= len(data) - position:
+        raise ValueError(f"an array of {count} elements in {len(data) - position} bytes")
+    return count, position
+
+
+def _read_tags(data: memoryview, position: int, version: int, replica_id: int) -> int:
+    """The replica id, which moved into the tagged ReplicaState (number 1) with v15."""
+    count, position = read_uvarint(data, position)
+    for _ in range(count):
+        tag, position = read_uvarint(data, position)
+        size, position = read_uvarint(data, position)
+        if position + size > len(data):
+            raise ValueError("a tagged field reaches over the end")
+        if tag == 1 and version >= _FIRST_REPLICA_STATE:
+            (replica_id,) = _INT32.unpack_from(data[position : position + size])
+        position += size
+    return replica_id
 
 
 class FetchedPartition:

@@ -6,12 +6,11 @@ Rules and limits are those of Kafka's FetchSession (facts: kafka-protocol 7.5).
 from __future__ import annotations
 
 import random
-import uuid
 from collections.abc import Iterable
-from typing import Any
 
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.fetch_codec import AskedPartition, FetchRequest, TopicKey
 
 NO_SESSION = 0
 #: Epochs of a request outside sessions, and of one that begins a session.
@@ -22,7 +21,7 @@ _UNUSED_SECONDS = 120.0
 _FIRST_TOPIC_IDS = 13
 
 #: Topic, by name or by id as the version has it, and partition.
-Key = tuple[Any, int]
+Key = tuple[TopicKey, int]
 
 
 class Wanted:
@@ -39,20 +38,20 @@ class Wanted:
         "topic",
     )
 
-    def __init__(self, topic: str | uuid.UUID | None, asked: Any) -> None:
+    def __init__(self, topic: TopicKey, asked: AskedPartition) -> None:
         self.topic = topic
-        self.number: int = asked.partition
+        self.number = asked.partition
         #: What the last answer told; -1: nothing, or an error.
         self.high_watermark = -1
         self.log_start = -1
         self.update(asked)
 
-    def update(self, asked: Any) -> None:
+    def update(self, asked: AskedPartition) -> None:
         """Takes what the consumer asks for now."""
-        self.fetch_offset: int = asked.fetch_offset
-        self.max_bytes: int = asked.partition_max_bytes
-        self.leader_epoch: int = getattr(asked, "current_leader_epoch", -1)
-        self.last_epoch: int = getattr(asked, "last_fetched_epoch", -1)
+        self.fetch_offset = asked.fetch_offset
+        self.max_bytes = asked.partition_max_bytes
+        self.leader_epoch = asked.current_leader_epoch
+        self.last_epoch = asked.last_fetched_epoch
 
 
 class FetchSession:
@@ -112,15 +111,15 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def plan(self, version: int, request: Any) -> FetchPlan:
+    def plan(self, version: int, request: FetchRequest) -> FetchPlan:
         """Finds out what to read, and opens, advances or ends a session."""
         if version < 7:
-            return FetchPlan(_all_of(version, request))
+            return FetchPlan(_all_of(request))
         session_id, epoch = request.session_id, request.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if session_id != NO_SESSION:
                 self._by_id.pop(session_id, None)
-            wanted = _all_of(version, request)
+            wanted = _all_of(request)
             session = self._open(version, wanted) if epoch == INITIAL_EPOCH else None
             return FetchPlan(wanted, session)
         session = self._by_id.get(session_id)
@@ -130,7 +129,7 @@ class FetchSessions:
             return FetchPlan([], error=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         if epoch != session.epoch:
             return FetchPlan([], error=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        _change(session, version, request)
+        _change(session, request)
         if not session.partitions:
             del self._by_id[session_id]
             return FetchPlan([])
@@ -166,27 +165,24 @@ class FetchSessions:
         return True
 
 
-def _all_of(version: int, request: Any) -> list[Wanted]:
+def _all_of(request: FetchRequest) -> list[Wanted]:
     """Every partition of the request once; of one that is named twice the last counts."""
     found: dict[Key, Wanted] = {}
-    for topic in request.topics:
-        name = topic.topic_id if version >= _FIRST_TOPIC_IDS else topic.topic
-        for asked in topic.partitions:
-            found[name, asked.partition] = Wanted(name, asked)
+    for topic, partitions in request.topics:
+        for asked in partitions:
+            found[topic, asked.partition] = Wanted(topic, asked)
     return list(found.values())
 
 
-def _change(session: FetchSession, version: int, request: Any) -> None:
+def _change(session: FetchSession, request: FetchRequest) -> None:
     """Applies an incremental request."""
-    for topic in request.topics:
-        name = topic.topic_id if version >= _FIRST_TOPIC_IDS else topic.topic
-        for asked in topic.partitions:
-            known = session.partitions.get((name, asked.partition))
+    for topic, partitions in request.topics:
+        for asked in partitions:
+            known = session.partitions.get((topic, asked.partition))
             if known is None:
-                session.partitions[name, asked.partition] = Wanted(name, asked)
+                session.partitions[topic, asked.partition] = Wanted(topic, asked)
             else:
                 known.update(asked)
-    for topic in request.forgotten_topics_data:
-        name = topic.topic_id if version >= _FIRST_TOPIC_IDS else topic.topic
-        for number in topic.partitions:
-            session.partitions.pop((name, number), None)
+    for topic, numbers in request.forgotten:
+        for number in numbers:
+            session.partitions.pop((topic, number), None)

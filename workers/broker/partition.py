@@ -257,6 +257,7 @@ class Partition:
             recovery_point=log.recovery_point,
             active_base_offset=active.base_offset,
             active_size=active.size,
+            active_largest_timestamp=active.largest_timestamp,
             closed=self._closed[1],
             open_transaction=open_transaction,
         )

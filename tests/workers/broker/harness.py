@@ -71,6 +71,7 @@ class FakeChannel:
         self._to_broker: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._readable = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
         self._news = threading.Condition()
+        self.serving = threading.Event()
 
     def send(self, message: Message) -> None:
         with self._news:
@@ -90,7 +91,8 @@ class FakeChannel:
         return self._readable
 
     def set_phase(self, phase: str) -> None:
-        pass
+        if phase == "serving":
+            self.serving.set()
 
     def put(self, message: Message) -> None:
         """To the broker."""
@@ -139,12 +141,10 @@ class InProcessBroker:
         self.port = 0
         self.stopped: Stopped | None = None
         self.failure: BaseException | None = None
-        self.loop_errors: list[str] = []
         self._offset = 0
         self._request_id = 0
         self._nodes = nodes
         self._thread = threading.Thread(target=self._run, name="broker-under-test")
-        self._ready = threading.Event()
 
     def _run(self) -> None:
         try:
@@ -160,6 +160,7 @@ class InProcessBroker:
             raise AssertionError(f"the broker did not listen: {self.failure!r}") from None
         self.port = listening.port
         self._update(full=True)
+        assert self.channel.serving.wait(_SECONDS)
         return self
 
     def __exit__(
