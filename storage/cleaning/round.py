@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from compactd.config.errors import NoSpaceError
@@ -191,7 +192,7 @@ class CleaningRound:
         return False, result
 
     def _sources(self, group: Sequence[LogSegment]) -> list[SourceSegment]:
-        horizon = self._legacy_horizon_ms()
+        horizon = self._legacy_horizon_ms
         sources = []
         for segment, following in _with_next(group, None):
             upper = segment.next_offset() if following is None else following
@@ -216,6 +217,7 @@ class CleaningRound:
             start_position=start_position,
         )
 
+    @cached_property
     def _legacy_horizon_ms(self) -> int:
         """V0/V1 tombstones of sources not modified since then go; 0 where nothing was cleaned yet (facts 5.1)."""
         clean = [s for s in self.partition.segments if s.base_offset < self.first_dirty_offset]
