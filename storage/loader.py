@@ -25,7 +25,6 @@ from typing import TypeVar
 from compactd.config.errors import CorruptBatchError, CorruptFileError, StorageIOError
 from compactd.config.settings import TopicConfig
 from compactd.storage import files, names
-from compactd.storage.epochs import LeaderEpochs
 from compactd.storage.kernel.interface import AbortedTransaction
 from compactd.storage.kernel.scanning import SegmentScan, scan_segment
 from compactd.storage.loaded_log import (
@@ -40,6 +39,7 @@ from compactd.storage.loaded_log import (
     LoadAction,
     LoadedLog,
 )
+from compactd.storage.loading_epochs import LoadingEpochs
 from compactd.storage.names import TopicPartition
 from compactd.storage.partition_metadata import read_partition_metadata
 from compactd.storage.producer_snapshots import ProducerSnapshots, is_no_space, list_snapshots
@@ -141,9 +141,6 @@ class LogLoader:
         self.segments: list[LogSegment] = []
         self.actions: list[LoadAction] = []
         self.deleted_files: list[Path] = []
-        self.epochs = LeaderEpochs()
-        #: Whether `epochs` differs from its file.
-        self._epochs_changed = False
         #: Segments that must not be cut into parts again: their far batch is damage.
         self._unsplittable: set[int] = set()
         #: From this base offset on, segments are recovered after an unclean stop.
@@ -157,21 +154,19 @@ class LogLoader:
         self._check_readable()
         self._finish_swaps()
         self._drop_temporary_files()
-        rebuild_epochs = self._read_epochs()
+        self.epochs = LoadingEpochs(self.directory, self._note)
         topic_id = self._read_topic_id()
         snapshots = ProducerSnapshots(self.directory, self.producer_expiration_ms)
         self._retry_on_overflow(self._load_segment_files)
         if self.is_deleted:
             return self._loaded_for_deletion(snapshots, topic_id)
         end = self._retry_on_overflow(lambda: self._recover_log(snapshots))
-        if rebuild_epochs:
-            self._epochs_from_batches()
+        self.epochs.rebuild_if_damaged(self.segments)
         recovery_point = end if self.clean_shutdown and not self._was_emptied else min(self.recovery_point, end)
         start = max(self.log_start_offset, self.segments[0].base_offset)
         self._make_active_indexes()
-        self._epochs_changed |= self.epochs.truncate_from_end(end)
-        self._epochs_changed |= self.epochs.truncate_from_start(self.log_start_offset)
-        self._write_epochs()
+        self.epochs.truncate(self.log_start_offset, end)
+        self.epochs.write()
         snapshots.offsets = list_snapshots(self.directory)
         snapshots.remove_stray([segment.base_offset for segment in self.segments])
         snapshots.rebuild(self.segments, start, end, self.now_ms, from_clean_shutdown=self.clean_shutdown)
@@ -185,7 +180,7 @@ class LogLoader:
             log_start_offset=start,
             log_end_offset=end,
             recovery_point=max(recovery_point, start),
-            epochs=self.epochs,
+            epochs=self.epochs.epochs,
             snapshots=snapshots,
             topic_id=topic_id,
             clean_shutdown=self.clean_shutdown,
@@ -197,8 +192,8 @@ class LogLoader:
         """A directory on its way out is not recovered (facts 7.6)."""
         if not self.segments:
             self._create_segment(0)
-        self._epochs_changed |= self.epochs.truncate_from_end(0)
-        self._write_epochs()
+        self.epochs.truncate(0, 0)
+        self.epochs.write()
         return LoadedLog(
             directory=self.directory,
             topic_partition=self.topic_partition,
@@ -207,7 +202,7 @@ class LogLoader:
             log_start_offset=self.segments[0].base_offset,
             log_end_offset=0,
             recovery_point=0,
-            epochs=self.epochs,
+            epochs=self.epochs.epochs,
             snapshots=snapshots,
             topic_id=topic_id,
             clean_shutdown=self.clean_shutdown,
@@ -258,14 +253,15 @@ class LogLoader:
             self.segments.append(segment)
 
     def _load_segment(self, segment: LogSegment) -> None:
+        if not self.clean_shutdown and segment.base_offset >= self._recovery_floor:
+            # Its indexes are rebuilt anyhow, and in order: an earlier segment may end in a torn batch.
+            return
         has_index = segment.offset_index_path.exists()
         reason = transaction_index_fault(segment) if has_index else "its offset index is missing"
         if reason is not None:
             self._note(WARNING, segment.log_path, f"{reason}; the segment is recovered")
             self._recover_segment(segment)
             return
-        if not self.clean_shutdown and segment.base_offset >= self._recovery_floor:
-            return  # its indexes are rebuilt anyhow
         reason = index_tail_fault(segment)
         if reason is not None:
             scan = segment.scan()
@@ -321,8 +317,7 @@ class LogLoader:
     def _empty_log(self, snapshots: ProducerSnapshots, end: int) -> None:
         reason = f"the log ends at {end}, below its log start offset {self.log_start_offset}"
         self._delete_segments(list(self.segments), reason)
-        self.epochs.entries.clear()
-        self._epochs_changed = True
+        self.epochs.clear()
         snapshots.truncate_fully_and_start_at(self.log_start_offset)
 
     # ---- one segment
@@ -337,7 +332,7 @@ class LogLoader:
         if scan.is_overflow and segment.base_offset not in self._unsplittable:
             raise _OverflowError(segment, scan)
         cut = self._cut(segment, scan, before_cut)
-        self._assign_epochs(scan)
+        self.epochs.assign(scan)
         aborted = self._follow_producers(producers, scan)
         sync = self.clean_shutdown or segment.base_offset < self.recovery_point
         segment.forget()
@@ -367,12 +362,6 @@ class LogLoader:
         segment.last_modified_ms = files.mtime_ms(segment.log_path)
         self._note(CUT, segment.log_path, f"{cut} bytes from byte {scan.valid_bytes} on: {reason}")
         return cut
-
-    def _assign_epochs(self, scan: SegmentScan) -> None:
-        for epoch, offset in scan.epochs:
-            latest = self.epochs.latest_epoch
-            if latest is None or epoch > latest:
-                self._epochs_changed |= self.epochs.assign(epoch, offset)
 
     def _follow_producers(self, producers: ProducerSnapshots, scan: SegmentScan) -> list[AbortedTransaction]:
         """Feeds the segment's batches to the producer state; returns the transaction index that results."""
@@ -446,42 +435,6 @@ class LogLoader:
                     if not is_no_space(error):
                         raise
                     self._note(WARNING, path, f"not created: {error.reason}")
-
-    # ---- epochs and ids
-
-    def _read_epochs(self) -> bool:
-        """Returns whether the epochs have to be rebuilt from the batches, because their file is damaged."""
-        path = self.directory / names.LEADER_EPOCH_CHECKPOINT
-        try:
-            self.epochs = LeaderEpochs.read(path)
-        except CorruptFileError as error:
-            self._note(REBUILT, path, f"{error.reason}; the epochs were read from the batches")
-            return True
-        self._epochs_changed = not path.exists()
-        return False
-
-    def _epochs_from_batches(self) -> None:
-        self.epochs.entries.clear()
-        for segment in self.segments:
-            if segment.size:
-                interval = segment.index_interval_bytes
-                scan = scan_segment(segment.log_path, segment.base_offset, interval, segment.size, check_crc=False)
-                self._assign_epochs(scan)
-        self._epochs_changed = True
-
-    def _write_epochs(self) -> None:
-        if not self._epochs_changed:
-            return
-        path = self.directory / names.LEADER_EPOCH_CHECKPOINT
-        try:
-            if self.epochs.entries or path.exists() or self._was_emptied:
-                self.epochs.write(path)
-            else:  # as Kafka makes it when it opens a log
-                files.write_file(path, b"")
-        except StorageIOError as error:
-            if not is_no_space(error):
-                raise
-            self._note(WARNING, path, f"not written: {error.reason}; it is rebuilt at the next start")
 
     def _read_topic_id(self) -> uuid.UUID | None:
         path = self.directory / names.PARTITION_METADATA

@@ -78,6 +78,8 @@ class _Node:
     synced: bytes | None = None
     mode: int = 0o644
     mtime_ns: int = 0
+    #: The shortest that the file was since the last fsync: bytes below it were not written anew.
+    shortest: int | None = None
 
 
 @dataclass
@@ -187,6 +189,7 @@ class FaultyLayer(FileLayer):
             fd = FileLayer.open_output(self, path, mode)
             if node is None:
                 node = self._link(directory, name)
+            node.shortest = 0
             self._open[fd] = (path, node)
             return fd
 
@@ -238,7 +241,13 @@ class FaultyLayer(FileLayer):
         return self._call(call, lambda: FileLayer.write(self, fd, data))
 
     def truncate(self, fd: int, size: int) -> None:
-        self._call(Call("truncate", (self._path(fd),), size), lambda: FileLayer.truncate(self, fd, size))
+        def run() -> None:
+            FileLayer.truncate(self, fd, size)
+            if fd in self._open:
+                node = self._open[fd][1]
+                node.shortest = size if node.shortest is None else min(node.shortest, size)
+
+        self._call(Call("truncate", (self._path(fd),), size), run)
 
     def fsync(self, fd: int) -> None:
         def run() -> None:
@@ -248,6 +257,7 @@ class FaultyLayer(FileLayer):
                 node = self._open[fd][1]
                 node.synced = os.pread(fd, found.st_size, 0)
                 node.mode, node.mtime_ns = found.st_mode & 0o7777, found.st_mtime_ns
+                node.shortest = None
 
         self._call(Call("fsync", (self._path(fd),)), run)
 
@@ -471,8 +481,10 @@ def _outcome(node: _Node, path: str, draw: random.Random | None) -> bytes:
     kind = draw.randrange(3)
     if kind == 0:
         return old
-    # What was appended to a file doesn't take away what was fsynced before.
-    least = len(old) if there.startswith(old) else 0
+    # What was fsynced and is neither cut nor written anew since does not go: files grow at their end.
+    least = len(old) if node.shortest is None else min(len(old), node.shortest)
+    if there[:least] != old[:least]:
+        least = 0
     return there if kind == 1 else there[: draw.randrange(least, len(there) + 1)]
 
 
