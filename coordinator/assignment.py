@@ -6,7 +6,9 @@ A broker that comes back is given what it owns, with the offsets it was known to
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,6 +61,8 @@ class Assignment:
         self._daemon = daemon
         #: Waits for a directory of the same name to be put away.
         self._waiting: dict[TopicPartition, Callable[[], None]] = {}
+        #: Messages that are still to be made, one a turn of the loop: there may be very many partitions.
+        self._queue: deque[Callable[[], None]] = deque()
 
     def assign(
         self, entries: Iterable[Entry], then: Callable[[], None] | None = None, timeout_ms: int | None = None
@@ -75,7 +79,9 @@ class Assignment:
         for owner, owned in by_owner.items():
             for start in range(0, len(owned), _CHUNK):
                 countdown.add()
-                self._send(owner, owned[start : start + _CHUNK], countdown, timeout_ms)
+                self._queue.append(partial(self._send, owner, owned[start : start + _CHUNK], countdown, timeout_ms))
+        if self._queue:
+            self._send_next()
         countdown.done()
 
     def release(self, entries: Sequence[Entry]) -> None:
@@ -105,6 +111,12 @@ class Assignment:
 
     # ---- inside
 
+    def _send_next(self) -> None:
+        if self._queue:
+            self._queue.popleft()()
+        if self._queue:
+            self._daemon.call_later(0, self._send_next)
+
     def _can_be_served(self, entry: Entry) -> bool:
         dirs, log_dir = self._daemon.dirs, entry.place.log_dir
         if not log_dir:
@@ -117,7 +129,9 @@ class Assignment:
 
     def _send(self, owner: WorkerId, entries: list[Entry], countdown: _Countdown, timeout_ms: int | None) -> None:
         daemon = self._daemon
-        if owner not in daemon.supervisor.ready("broker"):
+        # Some may have been deleted meanwhile.
+        entries = [entry for entry in entries if daemon.partitions.entries.get(entry.name) is entry]
+        if not entries or owner not in daemon.supervisor.ready("broker"):
             # Given to it when it is back.
             countdown.done()
             return

@@ -11,6 +11,8 @@ All of it runs in one thread that never waits for anything but the next event.
 
 from __future__ import annotations
 
+import errno
+import gc
 import logging
 import os
 import signal
@@ -189,6 +191,8 @@ class Daemon:
         if self._parts.metrics is not None and self.settings.daemon.metrics_listener:
             self._start_metrics(self._parts.metrics)
         reloading.apply_section(self)
+        # What was made up to here mostly stays: the collector need not walk through it in the middle of a turn.
+        gc.freeze()
         seconds = time.monotonic() - self.begun
         count = len(self.partitions.states)
         _log.info(
@@ -514,7 +518,7 @@ def _terminal_is_gone() -> bool:
         foreground = os.tcgetpgrp(0)
     except OSError as error:
         # EIO: it was a terminal, and hung up. Otherwise: it never was one.
-        return error.errno == 5
+        return error.errno == errno.EIO
     return foreground < 0
 
 

@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import zmq
@@ -104,10 +105,9 @@ class Loop:
             try:
                 result = work()
             except Exception as error:
-                caught = error
-                self.call_soon_threadsafe(lambda: failed(caught))
+                self.call_soon_threadsafe(partial(failed, error))
             else:
-                self.call_soon_threadsafe(lambda: done(result))
+                self.call_soon_threadsafe(partial(done, result))
 
         lane = self._lanes.get(name)
         if lane is None:
@@ -223,4 +223,6 @@ class _Lane:
 
 
 def _name(call: Call) -> str:
+    if isinstance(call, partial):
+        return _name(call.func)
     return getattr(call, "__qualname__", type(call).__name__).replace(".<locals>.<lambda>", "").replace("<locals>.", "")

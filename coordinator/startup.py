@@ -26,6 +26,7 @@ from compactd.coordinator import reloading
 from compactd.coordinator.checkpointing import lane_of
 from compactd.coordinator.interfaces import CataloguePart, CatalogueSetup, WorkerId
 from compactd.coordinator.log_dirs import FoundDirs
+from compactd.coordinator.partitions import Entry
 from compactd.storage.names import TopicPartition
 from compactd.workers.messages import CatalogueUpdate, Listening
 
@@ -53,7 +54,8 @@ class Startup:
         self._found: dict[Path, FoundDirs] = {}
         self._update: CatalogueUpdate | None = None
         self._begun_catalogue = False
-        self._loading = 0
+        #: The catalogue and the directories were taken over: brokers that come back may be given theirs.
+        self._are_known = False
 
     def begin(self) -> None:
         """Starts every process and opens the catalogue."""
@@ -90,7 +92,7 @@ class Startup:
         self._listening.add(worker)
         if self._update is None:
             self._begin_catalogue()
-        elif self._begun_loading:
+        elif self._are_known:
             self._come_back(worker)
 
     @property
@@ -145,12 +147,20 @@ class Startup:
         live: dict[str, frozenset[TopicPartition]] = {str(path): dirs.live for path, dirs in self._found.items()}
         for entry in changes.assign:
             entry.is_new = entry.name not in live.get(entry.place.log_dir, ())
-        reloading.resolve_again(daemon)
+        # In turns of their own: with thousands of partitions each takes a while.
+        daemon.call_later(0, lambda: reloading.resolve_again(daemon))
+        daemon.call_later(0, lambda: self._load(changes.assign))
+
+    def _load(self, entries: list[Entry]) -> None:
+        daemon = self._daemon
+        if daemon.is_stopping:
+            return
+        self._are_known = True
         for dirs in self._found.values():
             for directory in dirs.deleted:
                 topic = Path(directory).name.rpartition(".")[0].rpartition("-")[0]
                 daemon.delete_later((directory,), daemon.topic_config(topic).file_delete_delay_ms)
-        daemon.send_all("broker", partitions.full_update(self.nodes))
+        daemon.send_all("broker", daemon.partitions.full_update(self.nodes))
         patience = daemon.every(_PATIENCE_MS, self._still_loading, first_ms=0)
 
         def loaded() -> None:
@@ -159,7 +169,7 @@ class Startup:
             if not daemon.is_stopping:
                 daemon.now_running()
 
-        daemon.assignment.assign(changes.assign, loaded)
+        daemon.assignment.assign(entries, loaded)
 
     def _still_loading(self) -> None:
         daemon = self._daemon

@@ -44,8 +44,8 @@ LONGEST_PAUSE_SECONDS = 30.0
 STEADY_SECONDS = 60.0
 #: After its process ended, a worker's last words may still be on their way for this long.
 LAST_WORDS_SECONDS = 1.0
-#: Messages handled in one turn of the loop.
-_MESSAGES_A_TURN = 64
+#: How long messages are handled before the loop turns; the next turn goes on with them.
+_TURN_SECONDS = 0.02
 #: Messages that may wait for one worker; one with more is not listening any more.
 _HIGH_WATER = 100_000
 
@@ -381,7 +381,8 @@ class Supervisor:
     # ---- messages
 
     def _receive(self) -> None:
-        for _ in range(_MESSAGES_A_TURN):
+        until = time.monotonic() + _TURN_SECONDS
+        while time.monotonic() < until:
             try:
                 identity, *frames = self._router.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:

