@@ -256,10 +256,10 @@ def show(report: VerifyReport) -> None:
     for error in report.errors:
         print_line(f"error  {error}")
     size = sum(check.bytes_read for _, check in report.partitions)
-    notes = len(report.findings) - len(report.faults)
+    count = len(report.findings) - len(report.faults)
     print_line(
         f"{human_count(len(report.partitions))} partitions, {human_bytes(size)} of batches: "
-        f"{len(report.faults)} faults, {notes} notes"
+        f"{len(report.faults)} faults, {count} notes"
     )
 
 

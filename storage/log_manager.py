@@ -12,7 +12,6 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from compactd.config.errors import CompactdError, FaultError, LogDirLockedError, RefusedError, StorageIOError
@@ -20,6 +19,7 @@ from compactd.config.settings import StorageConfig, TopicConfig
 from compactd.storage import files, names
 from compactd.storage.log import PartitionLog, Resources
 from compactd.storage.log_dir_session import LoadOutcome, LogDirSession, load_requests
+from compactd.storage.managed_dir import DoomedDir, ManagedDir, remove_tree
 from compactd.storage.names import TopicPartition
 from compactd.storage.placement import assigned_log_dir, log_dirs_by_load
 
@@ -29,38 +29,6 @@ MOVED_FROM = ".moved-from"
 MOVE_CHUNK = 1 << 20
 
 Offline = Callable[[Path, CompactdError], None]
-
-
-@dataclass(frozen=True, slots=True)
-class DoomedDir:
-    """A `-delete` directory that waits for its time."""
-
-    directory: Path
-    due_ms: int
-
-
-@dataclass(slots=True)
-class ManagedDir:
-    """A live log dir and its logs."""
-
-    session: LogDirSession
-    directory_id: uuid.UUID | None
-    logs: dict[TopicPartition, PartitionLog] = field(default_factory=dict)
-    futures: dict[TopicPartition, PartitionLog] = field(default_factory=dict)
-    strays: list[Path] = field(default_factory=list)
-    doomed: list[DoomedDir] = field(default_factory=list)
-    #: Logs that could not be loaded, each with the reason; they are nobody's until a person looked at them.
-    faulty: dict[TopicPartition, CompactdError] = field(default_factory=dict)
-    #: Every log was loaded: only then may the dir be marked as cleanly stopped.
-    loaded: bool = False
-
-    @property
-    def path(self) -> Path:
-        return self.session.path
-
-    @property
-    def log_count(self) -> int:
-        return len(self.logs) + len(self.futures)
 
 
 class LogManager:
@@ -107,12 +75,12 @@ class LogManager:
         with ThreadPoolExecutor(max(len(self.dirs), 1), thread_name_prefix="log-dir") as pool:
             jobs = {path: pool.submit(self._load_dir, managed, now_ms, loaded) for path, managed in self.dirs.items()}
         for path, job in jobs.items():
-            error = job.exception()
-            if error is None:
+            problem = job.exception()
+            if problem is None:
                 continue
-            if not isinstance(error, CompactdError):
-                raise error
-            self._take_offline(path, error)
+            if not isinstance(problem, CompactdError):
+                raise problem
+            self._take_offline(path, problem)
         if not self.dirs:
             raise FaultError(path=", ".join(map(str, self._paths)), reason="none of the log dirs can be used")
         self._finish_moves(now_ms)
@@ -497,15 +465,3 @@ class LogManager:
     @staticmethod
     def _logs_of(managed: ManagedDir) -> list[PartitionLog]:
         return [*managed.logs.values(), *managed.futures.values()]
-
-
-def remove_tree(directory: Path) -> None:
-    """Removes a directory with everything in it; what is gone already is passed by. StorageIOError."""
-    if not directory.exists():
-        return
-    for path in sorted(directory.iterdir()):
-        if path.is_dir() and not path.is_symlink():
-            remove_tree(path)
-        else:
-            files.remove(path, missing_ok=True)
-    files.remove_dir(directory)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compactd.config.errors import CorruptFileError, StorageIOError
-from compactd.storage import files, offset_index, time_index
+from compactd.storage import files, names, offset_index, time_index
 from compactd.storage.kernel.interface import AbortedTransaction
 from compactd.storage.kernel.scanning import SegmentScan
 from compactd.storage.producer_snapshots import is_no_space
@@ -150,8 +150,11 @@ def _trimmed_to(path: Path, content: bytes, sync: bool) -> bool:
 
 
 def _place(path: Path, content: bytes, like: Path, sync: bool) -> None:
-    """Puts a whole file in its place by a rename, so that it is never there in part."""
-    temporary = path.with_name(path.name + files.TEMPORARY)
+    """Puts a whole file in its place by a rename, so that it is never there in part.
+
+    What a stop leaves is named `.cleaned`: Kafka's next start removes that, and would leave a `.tmp` for ever.
+    """
+    temporary = path.with_name(path.name + names.CLEANED)
     try:
         files.write_file(temporary, content, like=like, sync=sync)
         files.rename(temporary, path)

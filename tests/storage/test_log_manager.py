@@ -15,7 +15,8 @@ from compactd.storage import files, names
 from compactd.storage.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, OffsetCheckpoint
 from compactd.storage.log import PartitionLog
 from compactd.storage.log_dir import LogDir, MetaProperties
-from compactd.storage.log_manager import MOVED_FROM, LogManager, remove_tree
+from compactd.storage.log_manager import MOVED_FROM, LogManager
+from compactd.storage.managed_dir import remove_tree
 from compactd.storage.names import TopicPartition
 from compactd.storage.placement import log_dirs_by_load
 from compactd.storage.records.builder import build_batch
