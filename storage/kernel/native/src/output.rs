@@ -7,9 +7,12 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 
 use crate::errors::{KernelError, Outcome};
+use crate::memory;
 use crate::reader::Source;
 
 const BUFFER: usize = 1 << 20;
+/// So much is handed to the file before the kernel is asked to write it out: the fsync at the end then finds little to do.
+const WRITE_OUT: u64 = 8 << 20;
 /// Largest .log file.
 const LARGEST_LOG: u64 = i32::MAX as u64;
 
@@ -21,13 +24,16 @@ pub struct Output<'a> {
     buffer: Vec<u8>,
     size: u64,
     written: u64,
+    /// Bytes handed to the file in all, and those of them that it was told to write out.
+    handed: u64,
+    begun: u64,
 }
 
 impl<'a> Output<'a> {
     pub fn new(file: Option<File>, group: &'a [Source]) -> Output<'a> {
         let path = group.first().map(Source::name).unwrap_or_default();
         let same_as = if let [only] = group { Some(only) } else { None };
-        Output { file, path, same_as, buffer: Vec::with_capacity(BUFFER + (64 << 10)), size: 0, written: 0 }
+        Output { file, path, same_as, buffer: Vec::with_capacity(BUFFER + (64 << 10)), size: 0, written: 0, handed: 0, begun: 0 }
     }
 
     pub fn size(&self) -> u64 {
@@ -96,6 +102,11 @@ impl<'a> Output<'a> {
                 return Err(KernelError::Io { path: self.path.clone(), action: "write of its cleaned copy", reason });
             }
             self.written += self.buffer.len() as u64;
+            self.handed += self.buffer.len() as u64;
+            if self.handed - self.begun >= WRITE_OUT {
+                memory::begin_write_out(file, self.begun, self.handed - self.begun);
+                self.begun = self.handed;
+            }
         }
         self.buffer.clear();
         Ok(())
