@@ -1,0 +1,72 @@
+"""What `compactd serve` refuses before anything runs, and how other commands find a daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from compactd.config.errors import NotRunningError, UsageError
+from compactd.coordinator.control import ControlServer
+from compactd.coordinator.loop import Loop
+from compactd.coordinator.run_dir import RunDir, default_run_dir
+from compactd.scripts import running
+from compactd.storage.log_dir import LogDir
+
+
+@pytest.fixture(autouse=True)
+def _own_places(fast_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(fast_dir))
+    monkeypatch.setattr("compactd.coordinator.run_dir._shared", lambda: fast_dir / "shared")
+    monkeypatch.chdir(fast_dir)
+
+
+def test_settings_are_checked_first(run: Callable[..., Result], fast_dir: Path) -> None:
+    config = fast_dir / "compactd.yaml"
+    config.write_text("log.dirs: a\nlog.cleaner.treads: 2\n")
+    result = run("serve", "--config", config)
+    assert result.exit_code == 2
+    assert "compactd.yaml:2" in result.stderr
+    assert "the nearest is log.cleaner.threads" in result.stderr
+    assert run("serve", "--set", "listeners=SSL://:1").exit_code == 2
+    assert run("serve", "--config", fast_dir / "nowhere").exit_code == 2
+    assert sorted(path.name for path in fast_dir.iterdir()) == ["compactd.yaml"]
+
+
+def test_a_log_dir_in_use_is_refused_and_nothing_stays_behind(run: Callable[..., Result], fast_dir: Path) -> None:
+    (fast_dir / "d1").mkdir()
+    with LogDir(fast_dir / "d1").lock():
+        result = run("serve", "--set", f"log.dirs={fast_dir / 'd1'}")
+    assert result.exit_code == 3
+    assert "its .lock is held" in result.stderr
+    assert sorted(path.name for path in fast_dir.iterdir()) == ["d1"]
+
+
+def test_a_run_dir_inside_a_log_dir_is_refused(run: Callable[..., Result], fast_dir: Path) -> None:
+    result = run("serve", "--set", f"log.dirs={fast_dir}", "--set", f"run.dir={fast_dir}/run")
+    assert result.exit_code == 3
+    assert "foreign directory" in result.stderr
+
+
+def test_commands_find_the_daemon(fast_dir: Path) -> None:
+    with pytest.raises(NotRunningError, match="compactd serve"):
+        running.connect(None, None)
+    config = fast_dir / "compactd.yaml"
+    config.write_text(f"log.dirs: {fast_dir / 'one'}\n")
+    loop = Loop()
+    with RunDir(default_run_dir(fast_dir / "one"), []) as one:
+        server = ControlServer(loop, one.control_socket, lambda request, answer: None)
+        # By its settings, by its directory, or because it is the only one.
+        for arguments in ((config, None), (None, one.path), (None, None)):
+            with running.connect(*arguments) as client:
+                assert client.run_dir == one.path
+        with RunDir(default_run_dir(fast_dir / "two"), []) as two:
+            with pytest.raises(UsageError, match="2 daemons are running") as refused:
+                running.connect(None, None)
+            assert str(two.path) in str(refused.value)
+            with running.connect(config, None) as client:
+                assert client.run_dir == one.path
+        server.close()
+    loop.close()
