@@ -16,11 +16,10 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
 
-from kio.index import load_response_schema
 from kio.schema.index import api_key_map, schema_name_map
 
 from compactd.workers.broker.layout import FieldLayout, layout_of
-from compactd.workers.broker.schemas import Schema, response_class
+from compactd.workers.broker.schemas import Schema, request_class, response_class
 
 #: Appends a value to the buffer.
 Write = Callable[[bytearray, Any], None]
@@ -96,7 +95,7 @@ def _plain(value: Any) -> Any:
 
 @cache
 def _known_names(cls: Schema) -> frozenset[str]:
-    """Names of all fields of all versions of the message that this struct is a part of."""
+    """Names of all fields of all versions of the API that this struct is a part of."""
     found: set[str] = set()
 
     def collect(each: Schema) -> None:
@@ -107,7 +106,7 @@ def _known_names(cls: Schema) -> frozenset[str]:
 
     api_key = int(cls.__api_key__)
     for version in schema_name_map[api_key_map[api_key]]:
-        collect(load_response_schema(api_key, version))
+        collect(request_class(api_key, version))
         collect(response_class(api_key, version))
     return frozenset(found)
 

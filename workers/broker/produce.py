@@ -129,7 +129,8 @@ async def _append(
         result.log_start_offset = partition.log.log_start_offset
         if isinstance(error, InvalidRecordError):
             result.record_errors = error.record_errors
-            result.message = str(error)
+            # What a client reads names the partition, not where it lies on our disks.
+            result.message = str(error).replace(str(error.path), str(partition))
             result.log_start_offset = -1 if result.record_errors else result.log_start_offset
         return None
     if done.first_offset < 0:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import queue
 import socket
@@ -10,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,7 +25,9 @@ from compactd.config.settings import CleanerConfig, DaemonConfig, StorageConfig,
 from compactd.coordinator import catalogue_messages
 from compactd.storage.names import uuid_text
 from compactd.workers.broker import main
+from compactd.workers.broker.context import Context
 from compactd.workers.broker.encoding import encode
+from compactd.workers.broker.partition import Partition
 from compactd.workers.broker.schemas import is_flexible, request_class, response_class
 from compactd.workers.clock import Clock
 from compactd.workers.messages import (
@@ -148,9 +153,14 @@ class InProcessBroker:
 
     def _run(self) -> None:
         try:
-            self.stopped = main.run(self.channel, self.clock)
+            with ThreadPoolExecutor(8, thread_name_prefix="disk") as executor:
+                self.stopped = asyncio.run(self._serve(executor))
         except BaseException as error:
             self.failure = error
+
+    async def _serve(self, executor: ThreadPoolExecutor) -> Stopped:
+        self._broker = main.Broker(self.channel, self.clock, executor)
+        return await self._broker.serve()
 
     def __enter__(self) -> InProcessBroker:
         self._thread.start()
@@ -310,6 +320,32 @@ class InProcessBroker:
         self.channel.put(
             CatalogueChanged(request_id=message.request_id, results=msgspec.Raw(msgspec.msgpack.encode(answer)))
         )
+
+    # ---- the broker's inside
+
+    def in_loop(self, work: Callable[[Context], Any]) -> Any:
+        """Runs something on the broker's loop; awaits what it returns if that can be awaited."""
+        broker = self._broker
+
+        async def run() -> Any:
+            result = work(broker.context)
+            return await result if inspect.isawaitable(result) else result
+
+        return asyncio.run_coroutine_threadsafe(run(), broker.loop).result(_SECONDS)
+
+    def partition(self, topic: str, number: int = 0) -> Partition:
+        """The broker's own object: to look at."""
+        found = self.in_loop(lambda context: context.partitions.get(topic, number))
+        assert isinstance(found, Partition)
+        return found
+
+    def wait_for_watchers(self, topic: str, count: int = 1) -> None:
+        """Returns when so many fetches wait for the topic's partition 0."""
+        partition = self.partition(topic)
+        end = time.monotonic() + _SECONDS
+        while len(partition.watchers) != count:
+            assert time.monotonic() < end, f"{len(partition.watchers)} fetches wait, not {count}"
+            time.sleep(0.002)
 
     # ---- clients
 
