@@ -56,6 +56,36 @@ _TOPICS: tuple[Setting, ...] = (
     _kafka("delete.topic.enable", Kind.BOOLEAN, True, "clients may delete topics"),
 )
 
+_CLEANING: tuple[Setting, ...] = (
+    _own(
+        "cleaner.io.pressure.limit",
+        Kind.DOUBLE,
+        60.0,
+        "cleaners hold back while tasks wait for I/O more than this percent of the time; 100: never",
+        Dynamic.YES,
+        low=0,
+        high=100,
+    ),
+    _own(
+        "cleaner.free.space.margin",
+        Kind.LONG,
+        64 << 20,
+        "a clean is not begun unless its largest group and this many bytes fit the log dir",
+        Dynamic.YES,
+        unit=Unit.BYTES,
+        low=0,
+    ),
+    _own(
+        "cleaner.job.timeout.ms",
+        Kind.LONG,
+        120_000,
+        "a cleaner that tells no progress of its job for this long is replaced",
+        Dynamic.YES,
+        unit=Unit.MS,
+        low=1000,
+    ),
+)
+
 _GROUPS: tuple[Setting, ...] = (
     _kafka("offsets.topic.num.partitions", Kind.INT, 50, "partitions of __consumer_offsets", low=1),
     _kafka(
@@ -196,4 +226,4 @@ _PROCESSES: tuple[Setting, ...] = (
     _own("test.clock.file", Kind.STRING, "", "file with an offset in ms to the time of day; for tests", hidden=True),
 )
 
-DAEMON_SETTINGS: tuple[Setting, ...] = _NETWORK + _TOPICS + _GROUPS + _CATALOGUE + _PROCESSES
+DAEMON_SETTINGS: tuple[Setting, ...] = _NETWORK + _TOPICS + _CLEANING + _GROUPS + _CATALOGUE + _PROCESSES

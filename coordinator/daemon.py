@@ -250,6 +250,9 @@ class Daemon:
         for worker in self.supervisor.ready(kind):
             self.supervisor.send(worker, message)
 
+    def restart_worker(self, worker: WorkerId, reason: str) -> None:
+        self.supervisor.restart(worker, reason)
+
     def next_request_id(self) -> int:
         return self.requests.next_id()
 

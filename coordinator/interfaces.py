@@ -72,6 +72,9 @@ class Frame(Protocol):
     def send(self, worker: WorkerId, message: Message) -> bool:
         """False: it isn't there. Never blocks."""
 
+    def restart_worker(self, worker: WorkerId, reason: str) -> None:
+        """Ends it, by force if need be, and starts another in its place."""
+
     def next_request_id(self) -> int: ...
     def ask(
         self, worker: WorkerId, request: Message, answered: Callable[[Message], None], timeout_ms: int | None = None

@@ -26,11 +26,7 @@ from typing import Any
 from compactd.config.errors import EXIT_IO
 from compactd.storage.cleaning.run import CleanJob, CleanOptions, PartitionReport, clean_partition
 from compactd.storage.kernel import active_kernel
-
-#: What was saved or overdrawn before this long ago counts no more.
-_THROTTLE_WINDOW_SECONDS = 0.3
-#: A throttled process answers a signal at least this often.
-_SLEEP_SECONDS = 0.2
+from compactd.workers.throttle import Throttle
 
 _PR_SET_PDEATHSIG = 1
 
@@ -76,29 +72,6 @@ class Stop:
 def stopped_by(number: int) -> BaseException:
     """What a signal means to the program."""
     return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
-
-
-class Throttle:
-    """Holds a process to a rate of bytes read and written (Kafka's Throttler, in windows of 300 ms).
-
-    Kafka looks at its rate once a window; a window's worth at our speed is a small log, so this sleeps as soon as it is
-    ahead, in slices, asking `check` between them whether to go on.
-    """
-
-    def __init__(self, bytes_per_second: float) -> None:
-        self._rate = bytes_per_second
-        self._seen = 0
-        self._since = time.monotonic()
-
-    def observe(self, count: int, check: Callable[[], None]) -> None:
-        """Counts bytes, and sleeps until the window's rate is back at the limit."""
-        self._seen += count
-        due = self._since + self._seen / self._rate
-        while (ahead := due - time.monotonic()) > 0:
-            time.sleep(min(ahead, _SLEEP_SECONDS))
-            check()
-        if time.monotonic() - self._since >= _THROTTLE_WINDOW_SECONDS:
-            self._seen, self._since = 0, time.monotonic()
 
 
 def run_jobs(

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from compactd.config.errors import RefusedError
 from compactd.storage import files, names
 from compactd.storage.names import CLEANED, DELETED, SWAP
 from compactd.storage.records.batch import scan_headers
@@ -37,7 +38,17 @@ def replace_segments(directory: Path, new_bases: Sequence[int], old_bases: Seque
     """Swaps `.cleaned` segments in for their sources (LocalLog.replaceSegments). Returns the `.deleted` files.
 
     A source that is gone already (deleted by retention meanwhile) is skipped. The caller owns the partition's log.
+    Raises RefusedError, with nothing changed, where a `.cleaned` log is missing (somebody's load removed it meanwhile).
     """
+    for base in new_bases:
+        if not (directory / (names.log_name(base) + CLEANED)).exists():
+            raise RefusedError(
+                path=directory / (names.log_name(base) + CLEANED),
+                reason="the cleaned segment is not there, so its sources stay",
+                advice="Clean again.",
+            )
+    # A `.cleaned` file of a clean that died, met by the next start beside our `.swap`, would have it dropped.
+    drop_stale_cleaned(directory, new_bases)
     files.fsync_dir(directory)
     for base in sorted(new_bases, reverse=True):
         for name in segment_file_names(base):
@@ -71,6 +82,13 @@ def drop_cleaned(directory: Path, bases: Iterable[int]) -> None:
     for base in bases:
         for name in segment_file_names(base):
             files.remove(directory / (name + CLEANED), missing_ok=True)
+
+
+def drop_stale_cleaned(directory: Path, keep_bases: Sequence[int] = ()) -> None:
+    """Removes `.cleaned` files that no running clean of this partition is writing."""
+    for name in sorted(path.name for path in directory.iterdir() if path.name.endswith(CLEANED)):
+        if names.parse_segment_name(name) is not None and _base(name) not in keep_bases:
+            files.remove(directory / name, missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,6 +179,8 @@ class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
     recovery_point: int
     active_base_offset: int
     active_size: int
+    #: As LogSegment.largestTimestamp; -1: not known.
+    active_largest_timestamp: int = -1
     closed: tuple[SegmentState, ...]
     #: Producer, first offset of the earliest open transaction, if any.
     open_transaction: tuple[int, int] | None = None
@@ -212,6 +214,8 @@ class PrepareClean(Message, frozen=True, kw_only=True, tag=True):
     request_id: int
     topic: str
     partition: int
+    #: Close the active segment first, if it holds anything: a person wants all of it cleaned now.
+    roll: bool = False
 
 
 class ActiveProducerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -248,6 +252,16 @@ class CleanJob(Message, frozen=True, kw_only=True, tag=True):
     now_ms: int
     map_memory_bytes: int
     map_load_factor: float
+    #: Base offset of the segment that is being written; its transaction index may hold markers of closed ones.
+    active_base_offset: int = -1
+    #: Bytes read and written per second that this cleaner may take.
+    bytes_per_second: float = 1.7976931348623157e308
+
+
+class CleanThrottle(Message, frozen=True, kw_only=True, tag=True):
+    """Coordinator to cleaner: its share of log.cleaner.io.max.bytes.per.second, from now on."""
+
+    bytes_per_second: float
 
 
 class CleanProgress(Message, frozen=True, kw_only=True, tag=True):
@@ -280,6 +294,9 @@ class GroupSwapped(Message, frozen=True, kw_only=True, tag=True):
     group_id: int
     accepted: bool
     reason: str = ""
+    #: The owner died or did not answer: whether the swap happened is only known when it loads the log again, and every
+    #: file has to stay as it is until then.
+    unknown: bool = False
     #: Files renamed to .deleted, for the deleter.
     deleted: tuple[str, ...] = ()
 
@@ -436,7 +453,7 @@ class CatalogueChanged(Message, frozen=True, kw_only=True, tag=True):
 AnyMessage = (
     Hello | Welcome | Listening | Heartbeat | Reconfigure | Stop | Stopped | Failed
     | AssignPartitions | PartitionsReady | ReleasePartitions | PartitionsReleased | PartitionStates | ConfigChanged | LogDirFailed
-    | PrepareClean | CleanJob | CleanProgress | GroupReady | GroupSwapped | CleanDone | AbortClean
+    | PrepareClean | CleanJob | CleanThrottle | CleanProgress | GroupReady | GroupSwapped | CleanDone | AbortClean
     | CheckRetention | RetentionDecided | LetGo | LetGoDone | DeleteLater | DeleterState | UndoClean | UndoDone | KeepFiles
     | CatalogueUpdate | CatalogueChange | CatalogueChanged
 )  # fmt: skip

@@ -1,0 +1,479 @@
+"""The cleaning side of the daemon: what is cleaned next, by whom, what came of it. Fills interfaces.CleaningPart.
+
+Every log.cleaner.backoff.ms, and whenever something changes, idle cleaners get the filthiest logs that want cleaning. A job
+goes: the owner describes the log (PrepareClean, CleanJob) -> a cleaner works (CleanProgress) -> each group goes to the owner
+and back (GroupReady, GroupSwapped) -> CleanDone -> the checkpoint is written. At every point somebody may die: a cleaner's
+job is given to another, an owner's is given up; the checkpoint is written last, so that a clean is at worst done again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from compactd.config.errors import CompactdError
+from compactd.coordinator import cleaning_control
+from compactd.coordinator.cleaning_choice import Weighed, blocking_reason, room_needed, weigh
+from compactd.coordinator.cleaning_job import Job
+from compactd.coordinator.control_messages import CleaningStatus, Control, PartitionStatus
+from compactd.coordinator.interfaces import Frame, WorkerId
+from compactd.coordinator.quarantine import Quarantine
+from compactd.coordinator.retention import queue_deleted
+from compactd.storage import files
+from compactd.storage.cleaning.cleanable import upper_bound
+from compactd.storage.cleaning.cleaner_checkpoints import CleanerCheckpoints
+from compactd.storage.names import TopicPartition
+from compactd.workers.messages import (
+    AbortClean,
+    CleanDone,
+    CleanJob,
+    CleanProgress,
+    CleanThrottle,
+    Failed,
+    GroupReady,
+    GroupSwapped,
+    Message,
+    PartitionState,
+    PrepareClean,
+    SegmentState,
+)
+
+_log = logging.getLogger(__name__)
+
+LANE = "cleaning"
+_PREPARE_MS = 30_000
+_SWAP_MS = 60_000
+_WATCH_MS = 5_000
+
+
+class CleaningScheduler:
+    """See the module. On the loop's thread; files are touched in the lane `cleaning`."""
+
+    def __init__(self, frame: Frame, quarantine: Quarantine) -> None:
+        self.frame = frame
+        self.quarantine = quarantine
+        self.offsets: dict[TopicPartition, int] = {}
+        self.jobs: dict[TopicPartition, Job] = {}
+        self.weighed: dict[TopicPartition, Weighed] = {}
+        self.forced: set[TopicPartition] = set()
+        self.paused: set[str] = set()
+        #: `.deleted` files of each partition's last clean, and where it began: what undo needs.
+        self.last: dict[TopicPartition, tuple[tuple[str, ...], int]] = {}
+        self._checkpoints = CleanerCheckpoints(())
+        self._started = False
+        self._stopping: Callable[[], None] | None = None
+        self._soon = False
+        self._held_by = ""
+
+    # ---- CleaningPart
+
+    def start(self) -> None:
+        self._checkpoints = CleanerCheckpoints(self.frame.online_log_dirs())
+
+        def read() -> dict[TopicPartition, int]:
+            self.quarantine.load()
+            return self._checkpoints.all_offsets()
+
+        def begin(offsets: dict[TopicPartition, int]) -> None:
+            for path, fault in self._checkpoints.faults.items():
+                _log.warning(f"the logs of {path} count as dirty from their start: {fault}")
+            self.offsets, self._started = offsets, True
+            self._weigh(self.frame.states.values())
+            self.frame.every(self.frame.settings.cleaner.backoff_ms or 1, self._tick, first_ms=0)
+            self.frame.every(_WATCH_MS, self._watch)
+
+        self.frame.in_lane(LANE, read, begin, self._lane_failed)
+
+    def worker_ready(self, worker: WorkerId) -> None:
+        self.consider_soon()
+
+    def worker_gone(self, worker: WorkerId, reason: str) -> None:
+        for job in list(self.jobs.values()):
+            if job.cleaner == worker:
+                _log.warning(f"the clean of {job.partition} is lost, it will be begun anew: {worker} {reason}")
+                self._end(job)
+            elif job.owner == worker:
+                self.abort(job, f"{worker}, which owns the log, {reason}")
+        self.consider_soon()
+
+    def received(self, worker: WorkerId, message: Message) -> None:
+        if not isinstance(message, (CleanProgress, GroupReady, CleanDone)):
+            return
+        job = next((job for job in self.jobs.values() if job.request_id == message.request_id), None)
+        if job is None or job.cleaner != worker:
+            return
+        job.heard = time.monotonic()
+        if isinstance(message, CleanProgress):
+            job.told(message, job.heard)
+        elif isinstance(message, GroupReady):
+            self._swap(job, message)
+        else:
+            self._done(job, message)
+
+    def states_changed(self, states: Sequence[PartitionState]) -> None:
+        if self._started:
+            self._weigh(states)
+            self.consider_soon()
+
+    def partitions_gone(self, partitions: Sequence[TopicPartition]) -> None:
+        by_dir: dict[Path, list[TopicPartition]] = {}
+        for name in partitions:
+            weighed = self.weighed.pop(name, None)
+            if weighed is not None:
+                by_dir.setdefault(Path(weighed.state.log_dir), []).append(name)
+            self.forced.discard(name)
+            self.last.pop(name, None)
+            self.offsets.pop(name, None)
+            if name in self.jobs:
+                self.abort(self.jobs[name], "the partition is gone")
+        if self.quarantine.remove(map(str, partitions)):
+            self.save_quarantine()
+        online = {str(path) for path in self.frame.online_log_dirs()}
+        for log_dir, gone in by_dir.items():
+            if str(log_dir) not in online:
+                self._checkpoints.forget(log_dir)
+            else:
+                self.write_checkpoint(log_dir, {}, remove=gone)
+
+    def configs_changed(self, topics: Sequence[str]) -> None:
+        names = set(topics)
+        for job in self.jobs.values():
+            if job.partition.topic in names and not self.frame.topic_config(job.partition.topic).compact:
+                self.abort(job, "its cleanup.policy has no compact any more")
+        if self._started:
+            self._weigh(state for state in self.frame.states.values() if state.topic in names)
+            self.consider_soon()
+
+    def settings_changed(self) -> None:
+        self._share_throttle()
+        self.consider_soon()
+
+    def control(self, request: Control, answer: Callable[[Control], None]) -> None:
+        cleaning_control.handle(self, request, answer)
+
+    def status(self, all_partitions: bool) -> CleaningStatus:
+        now = self.frame.clock.now_ms()
+        partitions = [self._partition_status(weighed, now) for weighed in self.weighed.values()]
+        if not all_partitions:
+            partitions = [p for p in partitions if p.dirty_bytes or p.blocked_by.startswith(("set aside", "paused"))]
+        partitions.sort(key=lambda p: (-(p.dirty_ratio or 0.0), p.name))
+        return CleaningStatus(
+            jobs=tuple(job.status() for job in self.jobs.values()),
+            partitions=tuple(partitions),
+            quarantine=self.quarantine.status(),
+            paused=tuple(sorted(self.paused)),
+            held_by=self._held_by,
+        )
+
+    def stop(self, stopped: Callable[[], None]) -> None:
+        self._stopping = stopped
+        for job in list(self.jobs.values()):
+            self.abort(job, "compactd stops")
+        self._stopped_if_idle()
+
+    # ---- choice
+
+    def _tick(self) -> None:
+        """Lags and quarantine pass with time alone."""
+        self._weigh(self.frame.states.values())
+        self._consider()
+
+    def _weigh(self, states: Iterable[PartitionState]) -> None:
+        now, corrected = self.frame.clock.now_ms(), {}
+        for state in states:
+            name = TopicPartition(state.topic, state.partition)
+            config = self.frame.topic_config(state.topic)
+            if not config.compact:
+                self.weighed.pop(name, None)
+                continue
+            weighed = weigh(state, config, self.offsets.get(name), now)
+            self.weighed[name] = weighed
+            if weighed.offsets.force_update_checkpoint and name not in self.jobs:
+                corrected[name] = weighed
+        for name, weighed in corrected.items():
+            first = weighed.offsets.first_dirty_offset
+            if not weighed.log.partition.config.delete:
+                _log.warning(
+                    f"the cleaner checkpoint of {name}, {self.offsets.get(name)}, lies outside its log "
+                    f"[{weighed.state.log_start_offset}, {weighed.state.log_end_offset}]: it is {first} now"
+                )
+            self.offsets[name] = first
+            self.write_checkpoint(Path(weighed.state.log_dir), {name: first})
+
+    def consider_soon(self) -> None:
+        if self._started and not self._soon:
+            self._soon = True
+            self.frame.call_later(0, self._consider)
+
+    def _consider(self) -> None:
+        """Gives every idle cleaner the best there is."""
+        self._soon = False
+        if not self._started or self._stopping is not None or not self.frame.settings.cleaner.enable:
+            return
+        busy = {job.cleaner for job in self.jobs.values()}
+        idle = [worker for worker in self.frame.workers("cleaner") if worker not in busy]
+        self._held_by = ""
+        if not idle:
+            return
+        queue = self._queue()
+        for worker in idle:
+            while queue:
+                name = queue.pop(0)
+                if self._fits(self.weighed[name]):
+                    self._begin(name, worker)
+                    break
+
+    def _queue(self) -> list[TopicPartition]:
+        """Partitions to clean, those that a person asked for first, then the filthiest."""
+        now = self.frame.clock.now_ms()
+        free = [
+            (name, weighed)
+            for name, weighed in self.weighed.items()
+            if name not in self.jobs
+            and not self._is_paused(name)
+            and (name in self.forced or (weighed.log.wants_cleaning and not self.quarantine.holds(str(name), now)))
+        ]
+        free.sort(key=lambda pair: (pair[0] not in self.forced, -pair[1].rank))
+        return [name for name, _ in free if self.frame.owner_of(name) is not None]
+
+    def _fits(self, weighed: Weighed) -> bool:
+        needed = room_needed(weighed, self.frame.settings.daemon.cleaner_free_space_margin)
+        try:
+            free = files.free_bytes(weighed.state.log_dir)
+        except CompactdError as error:
+            self._held_by = str(error)
+            return False
+        if free < needed:
+            self._held_by = (
+                f"{weighed.name} waits for space: a clean needs {needed:,} bytes in {weighed.state.log_dir}, "
+                f"{free:,} are free"
+            )
+            return False
+        return True
+
+    # ---- a job
+
+    def _begin(self, name: TopicPartition, cleaner: WorkerId) -> None:
+        owner = self.frame.owner_of(name)
+        if owner is None:
+            return
+        weighed, forced = self.weighed[name], name in self.forced
+        job = Job(name, cleaner, owner, self.frame.next_request_id(), weighed.state.log_dir, forced)
+        job.heard = time.monotonic()
+        self.jobs[name] = job
+        prepare = PrepareClean(request_id=job.request_id, topic=name.topic, partition=name.partition, roll=forced)
+        self.frame.ask(owner, prepare, lambda message: self._prepared(job, message), _PREPARE_MS)
+
+    def _prepared(self, job: Job, message: Message) -> None:
+        if self.jobs.get(job.partition) is not job:
+            return
+        if not isinstance(message, CleanJob):
+            reason = message.message if isinstance(message, Failed) else "an odd answer"
+            _log.warning(f"{job.partition} is not cleaned now: {reason}")
+            self.forced.discard(job.partition)
+            self._end(job)
+            return
+        if job.aborting:
+            self._end(job)
+            return
+        bounds = self._bounds(job, message)
+        if bounds is None:
+            self.forced.discard(job.partition)
+            self._end(job)
+            return
+        cleaner = self.frame.settings.cleaner
+        job.job = msgspec.structs.replace(
+            message,
+            first_dirty_offset=bounds[0],
+            first_uncleanable_offset=bounds[1],
+            map_memory_bytes=cleaner.dedupe_buffer_size // max(1, cleaner.threads),
+            map_load_factor=cleaner.load_factor,
+            bytes_per_second=self._share(),
+        )
+        if not self.frame.send(job.cleaner, job.job):
+            self._end(job)
+            return
+        self._share_throttle()
+
+    def _bounds(self, job: Job, told: CleanJob) -> tuple[int, int] | None:
+        """First dirty and first uncleanable offset of the round, by the log as it is now; None: nothing to do."""
+        weighed = self.weighed.get(job.partition)
+        if weighed is None:
+            return None
+        closed = tuple(
+            SegmentState(base_offset=s.base_offset, size=s.size, largest_timestamp=-1, first_batch_timestamp=-1)
+            for s in told.segments
+        )
+        state = msgspec.structs.replace(
+            weighed.state,
+            log_start_offset=told.log_start_offset,
+            log_end_offset=told.log_end_offset,
+            high_watermark=told.high_watermark,
+            last_stable_offset=told.last_stable_offset,
+            active_base_offset=told.active_base_offset,
+            closed=closed,
+        )
+        # Without timestamps there is no lag in here: what it holds back was found when the log was weighed.
+        now = weigh(state, told.config, self.offsets.get(job.partition), told.now_ms)
+        first_dirty, bound = now.log.first_dirty_offset, now.log.first_uncleanable_offset
+        lagging = weighed.offsets.lagging_segment
+        if lagging is not None and not job.forced:
+            bound = min(bound, upper_bound(now.log.partition, max(first_dirty, lagging.base_offset)))
+        if first_dirty < bound:
+            return first_dirty, bound
+        if job.forced and told.segments and told.segments[0].base_offset < bound:
+            # Nothing is dirty, yet a person asked: expired tombstones may go.
+            return told.log_start_offset, bound
+        return None
+
+    def _swap(self, job: Job, ready: GroupReady) -> None:
+        job.swapping = True
+
+        def answered(message: Message) -> None:
+            job.swapping, job.heard = False, time.monotonic()
+            if isinstance(message, GroupSwapped):
+                answer = message
+                if message.deleted:
+                    job.deleted.extend(message.deleted)
+                    queue_deleted(self.frame, message.deleted)
+            else:
+                reason = message.message if isinstance(message, Failed) else "an odd answer"
+                answer = GroupSwapped(
+                    request_id=ready.request_id, group_id=ready.group_id, accepted=False, reason=reason, unknown=True
+                )
+            self.frame.send(job.cleaner, answer)
+
+        self.frame.ask(job.owner, ready, answered, _SWAP_MS)
+
+    def _done(self, job: Job, done: CleanDone) -> None:
+        name = job.partition
+        if done.outcome == "cleaned" and job.job is not None:
+            self.last[name] = (tuple(job.deleted), job.job.first_dirty_offset)
+            self.offsets[name] = done.next_dirty_offset
+            if done.next_dirty_offset >= job.job.first_uncleanable_offset:
+                self.forced.discard(name)
+            if self.quarantine.remove([str(name)]):
+                self.save_quarantine()
+            self.write_checkpoint(Path(job.log_dir), {name: done.next_dirty_offset}, then=lambda: self._end(job))
+            return
+        if done.outcome == "aborted":
+            _log.info(f"the clean of {name} was given up: {done.reason}")
+        else:
+            self.forced.discard(name)
+            entry = self.quarantine.add(
+                str(name), self.frame.clock.now_ms(), done.fields.get("error", done.outcome), done.reason, done.fields
+            )
+            _log.error(
+                f"{name} is set aside after failure {entry.attempts} and tried again later "
+                f"(compactd retry {name} does so now): {done.reason}",
+                extra={"fields": {"partition": str(name), **done.fields}},
+            )
+            self.save_quarantine()
+            if done.outcome == "failed" and done.fields.get("io") == "5":
+                self.frame.log_dir_failed(job.log_dir, done.reason)
+        self._end(job)
+
+    def abort(self, job: Job, reason: str) -> None:
+        if not job.aborting:
+            job.aborting = reason
+            if job.job is not None:
+                self.frame.send(job.cleaner, AbortClean(request_id=job.request_id, reason=reason))
+
+    def _end(self, job: Job) -> None:
+        if self.jobs.get(job.partition) is job:
+            del self.jobs[job.partition]
+        state = self.frame.states.get(job.partition)
+        if state is not None:
+            self._weigh([state])
+        self._share_throttle()
+        self._stopped_if_idle()
+        self.consider_soon()
+
+    def _watch(self) -> None:
+        """A cleaner that tells nothing of its job is replaced: its process may beat and still be stuck."""
+        limit = self.frame.settings.daemon.cleaner_job_timeout_ms / 1000
+        for job in list(self.jobs.values()):
+            if job.job is not None and not job.swapping and time.monotonic() - job.heard > limit:
+                job.heard = time.monotonic()
+                self.frame.restart_worker(
+                    job.cleaner, f"told nothing of the clean of {job.partition} for {limit:.0f} s"
+                )
+
+    def _stopped_if_idle(self) -> None:
+        if self._stopping is not None and not self.jobs:
+            stopped, self._stopping = self._stopping, lambda: None
+            stopped()
+
+    # ---- throttle
+
+    def _share(self) -> float:
+        running = sum(1 for job in self.jobs.values() if job.job is not None)
+        return self.frame.settings.cleaner.io_max_bytes_per_second / max(1, running)
+
+    def _share_throttle(self) -> None:
+        """log.cleaner.io.max.bytes.per.second holds for all cleaners together."""
+        share = CleanThrottle(bytes_per_second=self._share())
+        for job in self.jobs.values():
+            if job.job is not None:
+                self.frame.send(job.cleaner, share)
+
+    # ---- files
+
+    def write_checkpoint(
+        self,
+        log_dir: Path,
+        offsets: dict[TopicPartition, int],
+        remove: Sequence[TopicPartition] = (),
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        hosted = set(self.frame.states) | set(self.offsets)
+
+        def failed(error: Exception) -> None:
+            self.frame.log_dir_failed(str(log_dir), str(error))
+            if then is not None:
+                then()
+
+        self.frame.in_lane(
+            LANE,
+            lambda: self._checkpoints.update(log_dir, hosted, offsets, remove),
+            lambda _: then() if then is not None else None,
+            failed,
+        )
+
+    def save_quarantine(self) -> None:
+        content = self.quarantine.snapshot()
+        self.frame.in_lane(LANE, lambda: self.quarantine.save(content), lambda _: None, self._lane_failed)
+
+    def _lane_failed(self, error: Exception) -> None:
+        _log.error(f"the cleaning side could not use its files: {error}")
+
+    def _is_paused(self, name: TopicPartition) -> bool:
+        return bool(self.paused & {"*", name.topic, str(name)})
+
+    def _partition_status(self, weighed: Weighed, now: int) -> PartitionStatus:
+        state, log, name = weighed.state, weighed.log, weighed.log.partition.topic_partition
+        blocked, clears = blocking_reason(weighed, now)
+        entry = self.quarantine.get(weighed.name)
+        if name in self.jobs:
+            blocked, clears = "", None
+        elif self._is_paused(name):
+            blocked, clears = "paused by compactd pause", None
+        elif entry is not None and now < entry.retry_at_ms:
+            blocked, clears = f"set aside: {entry.reason}", entry.retry_at_ms
+        return PartitionStatus(
+            name=weighed.name,
+            log_dir=state.log_dir,
+            log_start_offset=state.log_start_offset,
+            log_end_offset=state.log_end_offset,
+            size=sum(segment.size for segment in state.closed) + state.active_size,
+            segments=len(state.closed) + 1,
+            dirty_ratio=log.cleanable_ratio if log.total_bytes else None,
+            dirty_bytes=log.cleanable_bytes,
+            first_dirty_offset=log.first_dirty_offset,
+            blocked_by=blocked,
+            clears_at_ms=clears,
+        )

@@ -1,0 +1,137 @@
+"""What a person asks of the cleaning side over the control socket: clean now, pause, resume, retry, undo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compactd.config.errors import CompactdError, UsageError
+from compactd.coordinator.control import refused
+from compactd.coordinator.control_messages import CleanNow, Control, Done, Pause, Refused, Resume, Retry, Undo
+from compactd.coordinator.retention import queue_deleted
+from compactd.storage.names import TopicPartition
+from compactd.workers.messages import Message, UndoClean, UndoDone
+
+if TYPE_CHECKING:
+    from compactd.coordinator.cleaning import CleaningScheduler
+
+_UNDO_MS = 60_000
+#: How long the deleter gets to let go of files that are to be put back.
+_KEEP_MS = 300
+
+
+def handle(cleaning: CleaningScheduler, request: Control, answer: Callable[[Control], None]) -> None:
+    """Does what is asked, or answers why not; `answer` is called once."""
+    try:
+        if isinstance(request, CleanNow):
+            answer(_clean_now(cleaning, request))
+        elif isinstance(request, Pause):
+            answer(_pause(cleaning, request))
+        elif isinstance(request, Resume):
+            answer(_resume(cleaning, request))
+        elif isinstance(request, Retry):
+            answer(_retry(cleaning, request))
+        elif isinstance(request, Undo):
+            _undo(cleaning, request, answer)
+        else:
+            answer(refused(UsageError(detail="the cleaning side does not know this request")))
+    except CompactdError as error:
+        answer(refused(error))
+
+
+def _named(cleaning: CleaningScheduler, names: Sequence[str]) -> list[TopicPartition]:
+    """Partitions that are served, by topic or by topic-partition. UsageError names the one that is not."""
+    found: list[TopicPartition] = []
+    for name in names:
+        some = [tp for tp in cleaning.frame.states if name in (tp.topic, str(tp))]
+        if not some:
+            raise UsageError(detail=f"there is no topic and no partition {name} here")
+        found += [tp for tp in some if tp not in found]
+    return sorted(found)
+
+
+def _clean_now(cleaning: CleaningScheduler, request: CleanNow) -> Control:
+    wanted = _named(cleaning, request.names)
+    other = [str(name) for name in wanted if name not in cleaning.weighed]
+    if other:
+        raise UsageError(detail=f"{', '.join(other)}: cleanup.policy has no compact")
+    if not cleaning.frame.settings.cleaner.enable or not cleaning.frame.workers("cleaner"):
+        raise UsageError(detail="no cleaner runs: log.cleaner.enable is false, or log.cleaner.threads is 0")
+    cleaning.forced.update(wanted)
+    cleaning.quarantine.remove(map(str, wanted))
+    cleaning.save_quarantine()
+    cleaning.consider_soon()
+    return Done(lines=tuple(f"{name} is cleaned next" for name in wanted))
+
+
+def _pause(cleaning: CleaningScheduler, request: Pause) -> Control:
+    wanted = _named(cleaning, request.names)
+    cleaning.paused.update(request.names or ("*",))
+    for job in cleaning.jobs.values():
+        if not request.names or job.partition in wanted:
+            cleaning.abort(job, "it was paused")
+    return Done(lines=tuple(f"{name} is paused" for name in request.names or ("all cleaning",)))
+
+
+def _resume(cleaning: CleaningScheduler, request: Resume) -> Control:
+    wanted = request.names or ("*",)
+    missing = [name for name in wanted if name not in cleaning.paused]
+    if missing:
+        paused = ", ".join(sorted(cleaning.paused)) or "nothing"
+        raise UsageError(detail=f"{', '.join(missing)}: not paused under this name; paused: {paused}")
+    cleaning.paused.difference_update(wanted)
+    cleaning.consider_soon()
+    return Done(lines=tuple(f"{'all cleaning' if name == '*' else name} goes on" for name in wanted))
+
+
+def _retry(cleaning: CleaningScheduler, request: Retry) -> Control:
+    names = [
+        name
+        for name in cleaning.quarantine.names()
+        if not request.names or name in request.names or name.rpartition("-")[0] in request.names
+    ]
+    if request.names and not names:
+        return Refused(error="UsageError", message=f"{', '.join(request.names)}: not set aside")
+    released = cleaning.quarantine.remove(names)
+    cleaning.save_quarantine()
+    cleaning.consider_soon()
+    return Done(lines=tuple(f"{name} is tried again" for name in released) or ("nothing is set aside",))
+
+
+def _undo(cleaning: CleaningScheduler, request: Undo, answer: Callable[[Control], None]) -> None:
+    names = _named(cleaning, [request.name])
+    if len(names) != 1 or str(names[0]) != request.name:
+        raise UsageError(detail=f"{request.name}: name one partition, as topic-partition")
+    name, owner = names[0], cleaning.frame.owner_of(names[0])
+    if name in cleaning.jobs:
+        raise UsageError(detail=f"{name} is being cleaned; pause it first")
+    if name not in cleaning.last or owner is None:
+        raise UsageError(detail=f"{name} was not cleaned since compactd started, or nobody serves it just now")
+    deleted, first_dirty = cleaning.last[name]
+    cleaning.frame.keep_files(deleted)
+    was_paused = str(name) in cleaning.paused
+    # Whoever undoes a clean does not want another in the next moment.
+    cleaning.paused.add(str(name))
+
+    def ask() -> None:
+        undo = UndoClean(request_id=cleaning.frame.next_request_id(), topic=name.topic, partition=name.partition)
+        cleaning.frame.ask(owner, undo, done, _UNDO_MS)
+
+    def done(message: Message) -> None:
+        if isinstance(message, UndoDone) and not message.refused:
+            cleaning.last.pop(name, None)
+            cleaning.offsets[name] = first_dirty
+            state = cleaning.frame.states.get(name)
+            if state is not None:
+                cleaning.write_checkpoint(Path(state.log_dir), {name: first_dirty})
+            back = f"{len(message.restored)} files of {name} are back"
+            answer(Done(lines=(f"{back}; it is paused until compactd resume {name}",)))
+            return
+        queue_deleted(cleaning.frame, deleted)
+        if not was_paused:
+            cleaning.paused.discard(str(name))
+        reason = message.refused if isinstance(message, UndoDone) else getattr(message, "message", "no answer")
+        answer(Refused(error="RefusedError", message=f"{name}: the last clean cannot be undone, {reason}"))
+
+    cleaning.frame.call_later(_KEEP_MS, ask)
