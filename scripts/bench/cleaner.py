@@ -170,6 +170,8 @@ def _announce(machine: Machine, kafka: Kafka, plan: Plan, as_json: bool) -> None
         *_TIMED,
         f"The first round of a case is discarded on both sides ({FIRST_WARM_UPS} of the first case), then "
         f"{plan.repeat} are timed in turn; seconds are the least of them.",
+        "× min and × median: Kafka's seconds divided by compactd's. × CPU: the same of CPU time, the JVM's compilers left out;",
+        "other work on the machine disturbs it least, but it leaves out waiting for the disk.",
         "",
     )
     for line in lines:
@@ -180,7 +182,7 @@ def _announce(machine: Machine, kafka: Kafka, plan: Plan, as_json: bool) -> None
 def _show(measured: Sequence[Measured]) -> None:
     table = Table(
         ["case", ">log", ">cleaned", ">Kafka s", ">MB/s", ">compactd s", ">pass one", "> MB/s", ">× min", ">× median",
-         ">peak", "output"],
+         ">× CPU", ">peak", "output"],
         droppable=("pass one", "peak", "cleaned", "log", "MB/s", " MB/s"),
     )  # fmt: skip
     for found in measured:
@@ -196,6 +198,7 @@ def _show(measured: Sequence[Measured]) -> None:
             f"{size / found.compactd_best:.0f}",
             f"{found.ratio_min:.2f}",
             f"{found.ratio_median:.2f}",
+            "-" if found.ratio_cpu is None else f"{found.ratio_cpu:.2f}",
             "-" if found.peak_memory is None else human_bytes(found.peak_memory),
             found.output if found.agrees else "DIFFERENT",
         )

@@ -106,6 +106,9 @@ class Measured:
     records_after: int = 0
     kafka_seconds: list[float] = field(default_factory=list)
     compactd_seconds: list[float] = field(default_factory=list)
+    #: CPU time of the same runs, of the JVM without its compilers; empty where the system doesn't tell.
+    kafka_cpu: list[float] = field(default_factory=list)
+    compactd_cpu: list[float] = field(default_factory=list)
     #: Pass one of compactd, run by run.
     index_seconds: list[float] = field(default_factory=list)
     #: Bytes, Python included; None where the system doesn't tell.
@@ -135,6 +138,11 @@ class Measured:
     def ratio_median(self) -> float:
         return statistics.median(self.kafka_seconds) / statistics.median(self.compactd_seconds)
 
+    @property
+    def ratio_cpu(self) -> float | None:
+        """Of the least CPU times: what a busy machine disturbs least. It knows nothing of fsync."""
+        return min(self.kafka_cpu) / min(self.compactd_cpu) if self.kafka_cpu else None
+
     def to_json(self) -> dict[str, Any]:
         return {
             "type": "case",
@@ -149,8 +157,11 @@ class Measured:
             "kafkaSeconds": self.kafka_seconds,
             "compactdSeconds": self.compactd_seconds,
             "compactdIndexSeconds": self.index_seconds,
+            "kafkaCpuSeconds": self.kafka_cpu,
+            "compactdCpuSeconds": self.compactd_cpu,
             "ratioMin": self.ratio_min,
             "ratioMedian": self.ratio_median,
+            "ratioCpu": self.ratio_cpu,
             "compactdPeakMemory": self.peak_memory,
             "output": self.output,
             "agrees": self.agrees,
@@ -179,8 +190,8 @@ class Bench:
             for copy in (theirs, ours):
                 shutil.rmtree(copy, ignore_errors=True)
                 _copy_log(place / "source" / str(TOPIC_PARTITION), copy)
-            answer = self._clean_theirs(theirs)
-            report = self._clean_ours(case, ours, found)
+            answer, their_cpu = self._clean_theirs(theirs)
+            report, our_cpu = self._clean_ours(case, ours, found)
             if run < self._warm_ups:
                 if run == self._warm_ups - 1:
                     _compare(answer, report, ours, theirs, found)
@@ -188,6 +199,9 @@ class Bench:
             found.kafka_seconds.append(answer["seconds"])
             found.compactd_seconds.append(report.seconds)
             found.index_seconds.append(report.index_seconds)
+            if their_cpu is not None:
+                found.kafka_cpu.append(their_cpu)
+                found.compactd_cpu.append(our_cpu)
             on_run()
         self._warm_ups = 1
         if not keep:
@@ -204,22 +218,28 @@ class Bench:
         self._kafka.request("close")
         return Measured(case, request["records"], filled["size"])
 
-    def _clean_theirs(self, directory: Path) -> dict[str, Any]:
+    def _clean_theirs(self, directory: Path) -> tuple[dict[str, Any], float | None]:
+        """Kafka's figures, and CPU seconds."""
         self._kafka.request("open", dir=str(directory), config=self._plan.kafka_config(), now=NOW)
+        before = self._kafka.cpu_seconds()
         answer = self._kafka.request("clean", dedupe=self._plan.map_bytes, loadFactor=LOAD_FACTOR)
+        after = self._kafka.cpu_seconds()
         self._kafka.request("abandon")
-        return answer
+        return answer, None if before is None or after is None else after - before
 
-    def _clean_ours(self, case: Case, directory: Path, found: Measured) -> PartitionReport:
+    def _clean_ours(self, case: Case, directory: Path, found: Measured) -> tuple[PartitionReport, float]:
+        """compactd's figures, and CPU seconds."""
         job = CleanJob(TOPIC_PARTITION, directory, self._plan.topic_config(), checkpoint=None, high_watermark=None)
         options = CleanOptions(NOW, once=True, map_memory_bytes=self._plan.map_bytes, map_load_factor=LOAD_FACTOR)
         forgot = forget_peak_memory()
+        before = time.process_time()
         report = clean_partition(job, options, self._kernel, time.perf_counter)
+        cpu = time.process_time() - before
         if forgot:
             found.peak_memory = max(found.peak_memory or 0, peak_memory())
         if report.outcome != "cleaned":
             raise RoundFailedError(case=case, outcome=report.outcome, reason=report.reason)
-        return report
+        return report, cpu
 
 
 def _compare(answer: dict[str, Any], report: PartitionReport, ours: Path, theirs: Path, found: Measured) -> None:

@@ -24,6 +24,8 @@ SCRIPT = Path(__file__).resolve().parents[2] / "tests" / "oracle" / "kafka" / "o
 #: The collector that is quickest for one cleaning thread; COMPACTD_ORACLE_JAVA_OPTS chooses another.
 JAVA_OPTIONS = "-XX:+UseSerialGC"
 
+#: Names of the JVM's threads that turn the cleaner into machine code.
+_COMPILERS = ("C1 Compiler", "C2 Compiler")
 _OLDEST_JAVA = 17
 _ADVICE = "Install a JDK 17 or newer and Maven, and run this from a source checkout of compactd."
 _LONGEST_ERROR = 2000
@@ -67,6 +69,18 @@ class Kafka:
         self._process.wait()
         self._process.stdout.close()
         self._errors.close()
+
+    def cpu_seconds(self) -> float | None:
+        """CPU time that the JVM took so far, its compilers left out; None where the system doesn't tell (not Linux)."""
+        tasks = Path(f"/proc/{self._process.pid}/task")
+        if not tasks.is_dir():
+            return None
+        total = 0
+        for task in tasks.iterdir():
+            with suppress(OSError):  # compilers come and go
+                if not (task / "comm").read_text().startswith(_COMPILERS):
+                    total += int((task / "schedstat").read_text().split()[0])
+        return total / 1e9 if total else None
 
     def request(self, operation: str, **fields: Any) -> dict[str, Any]:
         """The answer to one request. KafkaFailedError with Kafka's exception, or with what a dying JVM said."""

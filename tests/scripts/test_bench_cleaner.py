@@ -30,8 +30,8 @@ Run = Callable[..., Result]
 TINY = ("--size", 0.02, "--segment-size", 0.012, "--batch", 10, "--repeat", 1)
 CASE_FIELDS = {
     "type", "case", "valueSize", "codec", "duplicates", "records", "recordsAfter", "bytesBefore", "bytesAfter",
-    "kafkaSeconds", "compactdSeconds", "compactdIndexSeconds", "ratioMin", "ratioMedian", "compactdPeakMemory", "output",
-    "agrees",
+    "kafkaSeconds", "compactdSeconds", "kafkaCpuSeconds", "compactdCpuSeconds", "compactdIndexSeconds", "ratioMin",
+    "ratioMedian", "ratioCpu", "compactdPeakMemory", "output", "agrees",
 }  # fmt: skip
 HEADER_FIELDS = {
     "type", "bench", "compactd", "kernel", "python", "kafka", "java", "javaOptions", "machine", "dataBytes",
@@ -62,6 +62,7 @@ def test_every_case_as_json_lines(run: Run, place: Path) -> None:
         # The JDK may bring another zlib; every other codec has to give Kafka's bytes.
         assert case["output"] == SAME_BYTES or (case["output"] == SAME_RECORDS and case["codec"] == "gzip")
         assert len(case["kafkaSeconds"]) == len(case["compactdSeconds"]) == len(case["compactdIndexSeconds"]) == 1
+        assert len(case["kafkaCpuSeconds"]) == len(case["compactdCpuSeconds"]) == (case["ratioCpu"] is not None)
         assert case["duplicates"] > 0 or case["recordsAfter"] == case["records"]
         assert case["duplicates"] == 0 or case["recordsAfter"] < case["records"]
     assert list(place.iterdir()) == []
