@@ -166,8 +166,8 @@ def upper_bound(partition: CleanableLog, first_uncleanable_offset: int) -> int:
 
 
 def log_to_clean(
-    partition: CleanableLog, first_dirty_offset: int, first_uncleanable_offset: int, now_ms: int
-) -> LogToClean:
+    partition: _Log, first_dirty_offset: int, first_uncleanable_offset: int, now_ms: int
+) -> LogToClean[_Log]:
     """Sizes, ratio and delay of a log for a dirty range."""
     bound = upper_bound(partition, first_uncleanable_offset)
     clean = sum(s.size for s in partition.segments if s.base_offset < first_dirty_offset)
