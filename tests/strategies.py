@@ -209,8 +209,7 @@ write_configs = st.fixed_dictionaries(
 )
 clean_configs = st.fixed_dictionaries(
     {
-        # Two and three of the smallest batches fill a segment exactly.
-        "internal.segment.bytes": st.sampled_from([1 << 20, 1, 144, 216, 300, 1000, 5000]),
+        "internal.segment.bytes": st.sampled_from([1 << 20, 1, 300, 1000, 5000]),
         "index.interval.bytes": st.sampled_from([4096, 0, 1, 100]),
         "delete.retention.ms": st.sampled_from([DAY_MS, 0, 1000]),
     },
@@ -230,6 +229,9 @@ cleans = st.builds(
     config=st.one_of(
         st.just({}), st.just({}), st.fixed_dictionaries({"internal.segment.bytes": st.sampled_from([1 << 20, 200])})
     ),
+    full_group=st.sampled_from([0, 0, 0, 2, 3]),
+    full_index=st.sampled_from([0, 0, 0, 1, 2, 3]),
+    index_slack=st.sampled_from([0, 8, 12, 24]),
 )
 #: Onto, around and past the horizons that delete.retention.ms gives; past the day after which a producer is forgotten.
 advances = st.sampled_from([0, 1, 999, 1000, 1001, DAY_MS - 1, DAY_MS, DAY_MS + 1, 10 * DAY_MS])

@@ -111,6 +111,7 @@ def play(
         writer.now_ms += step.advance_ms
         set_mtimes(directory, step.mtimes_ms)
         config = {**_CLEAN_DEFAULTS, **scenario.clean_config, **step.clean.config}
+        config |= _exact_limits(directory, step.clean)
         # A broker doesn't open an active segment whose index is longer than it may be.
         longest = max(
             (path.stat().st_size for path in directory.glob(f"{_active_base(directory):020}.*index")), default=0
@@ -148,6 +149,21 @@ def _raise_start(oracle: Oracle, writer: Writer) -> int:
         writer.start_percent = 0
         oracle.start_offset(start)
     return start
+
+
+def _exact_limits(directory: Path, step: Clean) -> dict[str, object]:
+    """Limits of a segment that some of the first segments reach and do not pass."""
+
+    def total(suffix: str, count: int) -> int:
+        return sum(path.stat().st_size for path in sorted(directory.glob(f"*.{suffix}"))[:count])
+
+    limits: dict[str, object] = {}
+    if step.full_group:
+        limits["internal.segment.bytes"] = max(1, total("log", step.full_group))
+    if step.full_index:
+        longest = max(total("index", step.full_index), total("timeindex", step.full_index))
+        limits["segment.index.bytes"] = max(24, longest + step.index_slack)
+    return limits
 
 
 def _active_base(directory: Path) -> int:

@@ -121,6 +121,12 @@ class Clean:
     high_watermark_back: int = 0
     #: Topic settings that this round changes.
     config: Mapping[str, object] = field(default_factory=dict)
+    #: 2 or more: so many first segments fill one to the byte: internal.segment.bytes is the sum of their .log files.
+    full_group: int = 0
+    #: 1 or more: so many first segments have indexes that fit one of segment.index.bytes, with so many bytes to spare (the
+    #: cleaned index may need more entries than its sources had).
+    full_index: int = 0
+    index_slack: int = 0
 
 
 @dataclass(frozen=True)
