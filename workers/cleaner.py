@@ -7,12 +7,14 @@ any moment it costs the group it was writing.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
 from compactd.config.errors import CleaningAbortedError, CompactdError, StorageIOError
+from compactd.storage import files
 from compactd.storage.cleaning.round import CleanedGroup, CleaningRound, RoundOptions, add_stats
 from compactd.storage.kernel import active_kernel
 from compactd.storage.kernel.interface import ActiveProducer, CopyStats, Kernel
@@ -146,6 +148,10 @@ class Cleaner:
         except CompactdError as error:
             done = self._failed(job, error)
             _log.error(f"{name} was not cleaned: {error}", extra={"fields": {"partition": name}})
+        except OSError as error:
+            # Reads do not go through the file layer; a segment or the whole directory may be gone, or the disk.
+            done = self._failed(job, files.failed(error.filename or job.directory, "reading", error))
+            _log.error(f"{name} was not cleaned: {done.reason}", extra={"fields": {"partition": name}})
         except MemoryError as error:
             done = self._done(job, -1, "failed", f"not enough memory for the offset map: {error}", {})
         finally:
@@ -247,7 +253,7 @@ class Cleaner:
         fields = {name: str(value) for name, value in error.fields.items() if value is not None}
         fields["error"] = type(error).__name__
         if isinstance(error, StorageIOError):
-            fields["io"] = str(error.fields.get("errno", 0))
+            fields["io"] = str(_system_error(error))
         return self._done(job, -1, outcome, str(error), fields)
 
     def _done(self, job: CleanJob, next_dirty: int, outcome: str, reason: str, fields: dict[str, str]) -> CleanDone:
@@ -261,3 +267,14 @@ class Cleaner:
             fields=fields,
             stats=stats,
         )
+
+
+#: Where the native kernel says which error of the system it met.
+_SYSTEM_ERROR = re.compile(r"\(os error (\d{1,5})\)")
+
+
+def _system_error(error: StorageIOError) -> int:
+    """The errno; 0 where nobody knows."""
+    number = error.fields.get("errno")
+    found = _SYSTEM_ERROR.search(str(error.fields.get("reason", "")))
+    return int(str(number)) if number else int(found[1]) if found else 0
