@@ -60,7 +60,7 @@ class Assignment:
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
         #: Waits for a directory of the same name to be put away.
-        self._waiting: dict[TopicPartition, Callable[[], None]] = {}
+        self._waiting: dict[TopicPartition, list[Callable[[], None]]] = {}
         #: Messages that are still to be made, one a turn of the loop: there may be very many partitions.
         self._queue: deque[Callable[[], None]] = deque()
 
@@ -89,9 +89,13 @@ class Assignment:
         if not entries:
             return
         daemon = self._daemon
-        names = [entry.name for entry in entries]
+        daemon.cleaning.partitions_gone([entry.name for entry in entries])
+        # One that still waited for its predecessor's directory has made none of its own.
+        waited = [entry for entry in entries if entry.name in daemon.partitions.releasing]
+        for entry in waited:
+            self._wake(entry.name)
+        entries = [entry for entry in entries if entry not in waited]
         daemon.partitions.releasing.update(entry.name for entry in entries if entry.place.log_dir)
-        daemon.cleaning.partitions_gone(names)
         by_owner: dict[WorkerId, list[Entry]] = {}
         for entry in entries:
             by_owner.setdefault(entry.owner, []).append(entry)
@@ -105,9 +109,8 @@ class Assignment:
 
     def give_up(self) -> None:
         """Whatever waits, waits no more."""
-        waiting, self._waiting = self._waiting, {}
-        for call in waiting.values():
-            call()
+        for name in list(self._waiting):
+            self._wake(name)
 
     # ---- inside
 
@@ -151,7 +154,7 @@ class Assignment:
         )
 
         def answered(answer: Message) -> None:
-            self._loaded(answer)
+            self.loaded(answer)
             countdown.done()
 
         daemon.ask(owner, request, answered, timeout_ms)
@@ -176,7 +179,8 @@ class Assignment:
             high_watermark=mark,
         )
 
-    def _loaded(self, answer: Message) -> None:
+    def loaded(self, answer: Message) -> None:
+        """What came of an assignment, in time or not."""
         daemon = self._daemon
         if isinstance(answer, PartitionsReady):
             daemon.take_states(answer.states)
@@ -238,16 +242,18 @@ class Assignment:
         daemon.partitions.releasing.discard(entry.name)
         if entry.place.log_dir:
             daemon.checkpoints.forget(entry.place.log_dir, [entry.name])
-        waiting = self._waiting.pop(entry.name, None)
-        if waiting is not None:
-            waiting()
+        self._wake(entry.name)
+
+    def _wake(self, name: TopicPartition) -> None:
+        for go_on in self._waiting.pop(name, ()):
+            go_on()
 
     def _wait(self, name: TopicPartition, countdown: _Countdown) -> None:
         def go_on() -> None:
             entry = self._daemon.partitions.entries.get(name)
-            if entry is None or self._daemon.is_stopping:
+            if entry is None or entry.is_assigned or self._daemon.is_stopping:
                 countdown.done()
             else:
                 self.assign([entry], countdown.done)
 
-        self._waiting[name] = go_on
+        self._waiting.setdefault(name, []).append(go_on)

@@ -5,7 +5,8 @@ A dir that is still busy with a write is passed over: the next turn brings newer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from compactd.coordinator.interfaces import Frame, Timer
@@ -13,6 +14,9 @@ from compactd.coordinator.log_dirs import LogDirs
 from compactd.storage.names import TopicPartition
 from compactd.workers.messages import PartitionState
 
+_OFFSETS, _MARKS = "offsets", "high watermarks"
+
+_Gone = dict[str, list[TopicPartition]]
 _Write = Callable[[Path, list[PartitionState], list[TopicPartition]], None]
 
 
@@ -29,8 +33,8 @@ class Checkpoints:
         self._dirs = dirs
         self._timers: list[Timer] = []
         self._busy: set[tuple[Path, str]] = set()
-        #: Entries to take out of each dir's files: of partitions that were deleted or moved.
-        self._gone: dict[Path, set[TopicPartition]] = {}
+        #: Entries still to be taken out of a dir's files: of partitions that were deleted or moved.
+        self._gone: dict[tuple[Path, str], set[TopicPartition]] = {}
 
     def start(self) -> None:
         storage, daemon = self._frame.settings.storage, self._frame.settings.daemon
@@ -53,15 +57,16 @@ class Checkpoints:
 
     def forget(self, log_dir: str, partitions: Iterable[TopicPartition]) -> None:
         """They lie there no more; written soon, as in Kafka (facts 7.6)."""
-        self._gone.setdefault(Path(log_dir), set()).update(partitions)
+        for what in (_OFFSETS, _MARKS):
+            self._gone.setdefault((Path(log_dir), what), set()).update(partitions)
         self._frame.call_later(0, self.write_offsets)
         self._frame.call_later(0, self.write_high_watermarks)
 
     def write_offsets(self) -> None:
-        self._write("offsets", self._dirs.write_offsets)
+        self._write(_OFFSETS, self._dirs.write_offsets)
 
     def write_high_watermarks(self) -> None:
-        self._write("high watermarks", self._dirs.write_high_watermarks)
+        self._write(_MARKS, self._dirs.write_high_watermarks)
 
     def write_all(self, done: Callable[[], None]) -> None:
         """Everything, for an orderly stop; `done` once, whatever failed."""
@@ -77,13 +82,12 @@ class Checkpoints:
                 done()
 
         for path in self._dirs.online:
-            states, gone = self._of(path), sorted(self._gone.get(path, ()))
+            states = self._of(path)
+            gone = {what: sorted(self._gone.get((path, what), ())) for what in (_OFFSETS, _MARKS)}
 
-            def work(
-                path: Path = path, states: list[PartitionState] = states, gone: Sequence[TopicPartition] = gone
-            ) -> None:
-                self._dirs.write_offsets(path, states, gone)
-                self._dirs.write_high_watermarks(path, states, gone)
+            def work(path: Path = path, states: list[PartitionState] = states, gone: _Gone = gone) -> None:
+                self._dirs.write_offsets(path, states, gone[_OFFSETS])
+                self._dirs.write_high_watermarks(path, states, gone[_MARKS])
 
             def failed(error: Exception, path: Path = path) -> None:
                 self._frame.log_dir_failed(str(path), str(error))
@@ -93,20 +97,36 @@ class Checkpoints:
 
     def look_at_space(self) -> None:
         for path in self._dirs.online:
-            self._in_lane(path, "space", lambda path=path: self._dirs.look_at_space(path))  # type: ignore[misc]
+            self._in_lane(path, "space", partial(self._dirs.look_at_space, path))
 
     def _write(self, what: str, write: _Write) -> None:
         for path in self._dirs.online:
-            states, gone = self._of(path), sorted(self._gone.get(path, ()))
-            self._in_lane(path, what, lambda path=path, states=states, gone=gone: write(path, states, gone))  # type: ignore[misc]
+            self._write_one(path, what, write)
 
-    def _in_lane(self, path: Path, what: str, work: Callable[[], None]) -> None:
+    def _write_one(self, path: Path, what: str, write: _Write) -> None:
+        if (path, what) in self._busy or not self._dirs.is_online(path):
+            return
+        states, gone = self._of(path), sorted(self._gone.get((path, what), ()))
+
+        def written() -> None:
+            left = self._gone.get((path, what), set())
+            left.difference_update(gone)
+            if left:
+                # Deleted while the file was being written.
+                self._write_one(path, what, write)
+
+        self._in_lane(path, what, partial(write, path, states, gone), written)
+
+    def _in_lane(
+        self, path: Path, what: str, work: Callable[[], None], then: Callable[[], None] = lambda: None
+    ) -> None:
         if (path, what) in self._busy:
             return
         self._busy.add((path, what))
 
         def done(_: None) -> None:
             self._busy.discard((path, what))
+            then()
 
         def failed(error: Exception) -> None:
             self._busy.discard((path, what))
@@ -118,6 +138,6 @@ class Checkpoints:
         """A partition that was deleted and made again has its own entry again."""
         states = [state for state in self._frame.states.values() if state.log_dir == str(path)]
         back = {TopicPartition(state.topic, state.partition) for state in states}
-        if path in self._gone:
-            self._gone[path] -= back
+        for what in (_OFFSETS, _MARKS):
+            self._gone.get((path, what), set()).difference_update(back)
         return states

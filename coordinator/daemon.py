@@ -4,6 +4,7 @@
     start                    coordinator.startup          orderly stop       coordinator.stopping
     what there is            coordinator.partitions       its log dirs       coordinator.log_dirs, .checkpointing
     assignment, release      coordinator.assignment       reload             coordinator.reloading
+    changes of the catalogue coordinator.catalogue_changes
     parts                    coordinator.interfaces: catalogue, cleaning, metrics
 
 All of it runs in one thread that never waits for anything but the next event.
@@ -11,23 +12,19 @@ All of it runs in one thread that never waits for anything but the next event.
 
 from __future__ import annotations
 
-import errno
 import gc
 import logging
-import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
-
-from compactd.config.errors import CompactdError, DaemonError, StorageIOError
+from compactd.config.errors import CompactdError, DaemonError
 from compactd.config.settings import TopicConfig
 from compactd.coordinator import reloading, status
 from compactd.coordinator.assignment import Assignment
-from compactd.coordinator.catalogue_messages import Struct, results_of, to_raw
+from compactd.coordinator.catalogue_changes import CatalogueChanges
 from compactd.coordinator.checkpointing import Checkpoints, lane_of
 from compactd.coordinator.configuration import CatalogueConfigs, Configuration, TopicConfigs, settings_text
 from compactd.coordinator.control import ControlServer, refused
@@ -44,7 +41,6 @@ from compactd.coordinator.control_messages import (
 )
 from compactd.coordinator.deletion import Deletions
 from compactd.coordinator.interfaces import (
-    CatalogueOutcome,
     CataloguePart,
     CleaningPart,
     MetricsPart,
@@ -58,6 +54,7 @@ from compactd.coordinator.partitions import Partitions
 from compactd.coordinator.requests import Requests
 from compactd.coordinator.retention import RetentionSchedule
 from compactd.coordinator.run_dir import RunDir, find_run_dir
+from compactd.coordinator.signals import Signals, terminal_is_gone
 from compactd.coordinator.startup import Startup
 from compactd.coordinator.stopping import Stopping
 from compactd.coordinator.supervisor import Command, Supervisor, worker_command
@@ -67,10 +64,7 @@ from compactd.workers import log_output
 from compactd.workers.clock import Clock
 from compactd.workers.messages import (
     CatalogueChange,
-    CatalogueChanged,
-    CatalogueUpdate,
     DeleterState,
-    Failed,
     Listening,
     LogDirFailed,
     Message,
@@ -158,11 +152,12 @@ class Daemon:
         control = ControlServer(self.loop, run_dir.control_socket, self._control)
         self.deletions = Deletions(self.send, self.clock)
         self.assignment = Assignment(self)
+        self.changes = CatalogueChanges(self)
         self.checkpoints = Checkpoints(self, self.dirs)
         self.retention = RetentionSchedule(self)
         self.cleaning: CleaningPart = self._parts.cleaning(self)
         self.startup = Startup(self, self._parts.catalogue)
-        signals = _Signals(self.loop, self._signalled)
+        signals = Signals(self.loop, self._signalled)
         try:
             if (seconds := self.notifier.watchdog_seconds) is not None:
                 self.loop.every(seconds, self.notifier.watchdog, first=0)
@@ -187,7 +182,7 @@ class Daemon:
         self.cleaning.start()
         self.retention.start()
         self.checkpoints.start()
-        self.every(_MAINTAIN_MS, self._maintain)
+        self.every(_MAINTAIN_MS, self.changes.maintain)
         if self._parts.metrics is not None and self.settings.daemon.metrics_listener:
             self._start_metrics(self._parts.metrics)
         reloading.apply_section(self)
@@ -294,74 +289,17 @@ class Daemon:
         if path == self.dirs.paths[0] or not self.dirs.online:
             what = "it holds the catalogue" if path == self.dirs.paths[0] else "it was the last log dir"
             self.fatal(DaemonError(detail=f"log dir {path} failed, and {what}: {reason}"))
-        elif (catalogue := self.catalogue) is not None:
-            self.in_lane("catalogue", lambda: catalogue.log_dir_failed(path), self.updated, self._catalogue_failed)
-
-    # ---- the catalogue
-
-    def change_catalogue(
-        self,
-        operation: str,
-        arguments: msgspec.Raw,
-        done: Callable[[msgspec.Raw], None],
-        failed: Callable[[Exception], None],
-    ) -> None:
-        """Has a change decided and written; `done` when every broker was told and new partitions are loaded."""
-        catalogue = self.catalogue
-        if catalogue is None or self.is_stopping:
-            failed(DaemonError(detail="it is starting or stopping"))
-            return
-
-        def written(outcome: CatalogueOutcome) -> None:
-            self.updated(outcome.update, lambda: done(outcome.results))
-
-        def not_written(error: Exception) -> None:
-            failed(error)
-            self._catalogue_failed(error)
-
-        self.in_lane("catalogue", lambda: catalogue.change(operation, arguments), written, not_written)
-
-    def change(self, operation: str, arguments: Struct, done: Callable[[Struct], None]) -> None:
-        """As `change_catalogue`, with structs, for the daemon itself."""
-        self.change_catalogue(
-            operation,
-            to_raw(arguments),
-            lambda raw: done(results_of(operation, raw)),
-            _log_error(f"{operation.replace('_', ' ')}"),
-        )
-
-    def updated(self, update: CatalogueUpdate | None, then: Callable[[], None] | None = None) -> None:
-        """The catalogue changed: tells the brokers, has partitions put away and made. `then`: when that is done."""
-        if update is None or self.is_stopping:
-            if then is not None:
-                then()
-            return
-        changes = self.partitions.apply(update, new=True)
-        if update.broker_configs:
-            reloading.resolve_again(self)
         else:
-            reloading.update_topic_configs(self, changes.configs)
-        self.send_all("broker", update)
-        self.cleaning.configs_changed(changes.configs)
-        self.assignment.release(changes.release)
-        self.assignment.assign(changes.assign, then, timeout_ms=10_000)
+            self.changes.log_dir_failed(path)
 
     def catalogue_configs(self) -> CatalogueConfigs:
+        """Settings that the catalogue holds."""
         topics = {name: topic.configs for name, topic in self.partitions.topics.items()}
         return CatalogueConfigs(self.settings.daemon.node_id, topics, self.partitions.broker_configs)
 
     def resolver(self) -> TopicConfigs:
         """Works out effective settings of topics, as things stand now."""
         return TopicConfigs(self.configuration, self.catalogue_configs())
-
-    def _catalogue_failed(self, error: Exception) -> None:
-        if isinstance(error, StorageIOError):
-            self.log_dir_failed(str(self.dirs.paths[0]), str(error))
-
-    def _maintain(self) -> None:
-        catalogue = self.catalogue
-        if catalogue is not None and not self.is_stopping:
-            self.in_lane("catalogue", catalogue.maintain, _nothing, self._catalogue_failed)
 
     # ---- Listener
 
@@ -409,10 +347,12 @@ class Daemon:
             self.metrics.observe(message)
         if self.requests.answer(worker, message):
             return
-        if isinstance(message, (PartitionStates, PartitionsReady)):
+        if isinstance(message, PartitionStates):
             self.take_states(message.states)
+        elif isinstance(message, PartitionsReady):
+            self.assignment.loaded(message)
         elif isinstance(message, CatalogueChange):
-            self._catalogue_change(worker, message)
+            self.changes.asked_by(worker, message)
         elif isinstance(message, Listening):
             self.startup.broker_listens(worker, message)
         elif isinstance(message, LogDirFailed):
@@ -435,15 +375,6 @@ class Daemon:
         """Assignments that wait for a directory to be put away wait no more: the daemon stops."""
         self.assignment.give_up()
 
-    def _catalogue_change(self, worker: WorkerId, asked: CatalogueChange) -> None:
-        def done(results: msgspec.Raw) -> None:
-            self.send(worker, CatalogueChanged(request_id=asked.request_id, results=results))
-
-        def failed(error: Exception) -> None:
-            self.send(worker, Failed(request_id=asked.request_id, error=type(error).__name__, message=str(error)))
-
-        self.change_catalogue(asked.operation, asked.arguments, done, failed)
-
     # ---- control
 
     def _control(self, request: Request, answer: Callable[[Control], None]) -> None:
@@ -460,7 +391,7 @@ class Daemon:
                 is_ours = isinstance(error, CompactdError)
                 answer(refused(error) if is_ours else Refused(error=type(error).__name__, message=str(error)))  # type: ignore[arg-type]
 
-            self.change_catalogue(
+            self.changes.request(
                 request.operation, request.arguments, lambda results: answer(CatalogueAnswer(results=results)), failed
             )
         elif self.is_running:
@@ -471,7 +402,7 @@ class Daemon:
     def _signalled(self, number: int) -> None:
         if number != signal.SIGHUP:
             self.stop(f"{signal.Signals(number).name} asked for it")
-        elif _terminal_is_gone():
+        elif terminal_is_gone():
             self.stop("its terminal was closed")
         else:
             reloading.reload(self, _nothing)
@@ -486,43 +417,6 @@ class Daemon:
             return
         self.metrics = metrics
         self.every(_METRICS_MS, lambda: metrics.update(status.build(self, True)), first_ms=0)
-
-
-class _Signals:
-    """SIGTERM, SIGINT and SIGHUP as events of the loop: the handlers themselves do nothing."""
-
-    _NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-    def __init__(self, loop: Loop, call: Callable[[int], None]) -> None:
-        self._loop, self._call = loop, call
-        self._read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._write = write
-        self._before = {number: signal.signal(number, lambda *_: None) for number in self._NUMBERS}
-        self._wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        loop.add_source(self._read, self._arrived)
-
-    def close(self) -> None:
-        signal.set_wakeup_fd(self._wakeup)
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._loop.remove_source(self._read)
-        os.close(self._read)
-        os.close(self._write)
-
-    def _arrived(self) -> None:
-        for number in os.read(self._read, 64):
-            if number in self._NUMBERS:
-                self._call(number)
-
-
-def _terminal_is_gone() -> bool:
-    """A daemon without a terminal takes SIGHUP for a reload; one that was started on a terminal that closed has to stop."""
-    try:
-        foreground = os.tcgetpgrp(0)
-    except OSError as error:
-        # EIO: it was a terminal, and hung up. Otherwise: it never was one.
-        return error.errno == errno.EIO
-    return foreground < 0
 
 
 def _nothing(_: object) -> None:

@@ -76,7 +76,7 @@ def apply_section(daemon: Daemon) -> None:
     """The topics section, into the catalogue."""
     sections = daemon.configuration.topics
     if sections:
-        apply_topics(sections, daemon.partitions.topics, daemon.change, _log.info)
+        apply_topics(sections, daemon.partitions.topics, daemon.changes.apply, _log.info)
 
 
 def scale_cleaners(daemon: Daemon) -> None:
