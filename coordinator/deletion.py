@@ -10,6 +10,8 @@ from compactd.workers.clock import Clock
 from compactd.workers.messages import DeleteLater, DeleterState, KeepFiles, Message
 
 DELETER = WorkerId("deleter", 0)
+#: How often what was removed is looked for while the deleter has more to do.
+_LOOK_MS = 30_000
 
 
 class Deletions:
@@ -21,6 +23,7 @@ class Deletions:
         #: Path to due time (wall clock).
         self._due: dict[str, int] = {}
         self._state: DeleterState | None = None
+        self._looked_ms = 0
 
     def later(self, paths: Sequence[str], delay_ms: int) -> None:
         """Queues `.deleted` files or -delete directories."""
@@ -46,11 +49,16 @@ class Deletions:
             self._send(DELETER, DeleteLater(paths=tuple(paths), due_ms=due))
 
     def told(self, state: DeleterState) -> None:
-        """With an empty queue it has removed whatever was due."""
+        """What was due before whatever it has next was removed. A queue that is never empty must not grow for ever."""
         self._state = state
+        now = self._clock.now_ms()
         if state.queued == 0:
-            now = self._clock.now_ms()
             self._due = {path: due for path, due in self._due.items() if due > now}
+        elif state.next_due_ms is not None and not state.failing and self._looked_ms + _LOOK_MS <= now:
+            self._looked_ms = now
+            # What was sent just now may not have reached it when it wrote this.
+            gone = min(state.next_due_ms, now - _LOOK_MS)
+            self._due = {path: due for path, due in self._due.items() if due >= gone}
 
     def status(self) -> DeleterStatus:
         state = self._state

@@ -51,7 +51,10 @@ class Deleter:
         self._sizes: dict[str, int] = {}
         self._heap: list[tuple[int, str]] = []
         self._offline: list[str] = []
+        self._bytes = 0
         self._removed = 0
+        #: Paths whose removal failed and is tried again.
+        self._failing: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._due)
@@ -61,15 +64,16 @@ class Deleter:
         if isinstance(message, DeleteLater):
             for path in message.paths:
                 if is_removable(path):
-                    self._due[path] = message.due_ms
+                    self._forget(path)
                     self._sizes[path] = size_of(path)
-                    heapq.heappush(self._heap, (message.due_ms, path))
+                    self._bytes += self._sizes[path]
+                    self._put(path, message.due_ms)
                 else:
                     _log.error(f"{path} is neither a .deleted file nor a -delete directory: it is left alone")
             return True
         if isinstance(message, KeepFiles):
             for path in message.paths:
-                self._due.pop(path, None)
+                self._forget(path)
             return True
         if isinstance(message, LogDirFailed):
             self._offline.append(message.log_dir.rstrip("/") + "/")
@@ -89,37 +93,43 @@ class Deleter:
             return False
         _, path = heapq.heappop(self._heap)
         if any(path.startswith(log_dir) for log_dir in self._offline):
-            del self._due[path]
+            self._forget(path)
             return True
         try:
             remove(path)
-        except CompactdError as error:
-            _log.warning(f"{error}; it is tried again")
-            again = self._clock.now_ms() + _AGAIN_MS
-            self._due[path] = again
-            heapq.heappush(self._heap, (again, path))
-            return False
-        del self._due[path]
+        except (CompactdError, OSError) as error:
+            if path not in self._failing:
+                _log.warning(f"{path} is not removed yet, it is tried again: {error}")
+            self._failing.add(path)
+            self._put(path, self._clock.now_ms() + _AGAIN_MS)
+            return True
+        self._forget(path)
         self._removed += 1
         return True
 
     def state(self) -> DeleterState:
+        self._drop_stale()
         return DeleterState(
             queued=len(self._due),
-            queued_bytes=sum(self._sizes.get(path, 0) for path in self._due),
+            queued_bytes=self._bytes,
             removed=self._removed,
-            next_due_ms=min(self._due.values(), default=None),
+            next_due_ms=self._heap[0][0] if self._heap else None,
+            failing=len(self._failing),
         )
+
+    def _put(self, path: str, due_ms: int) -> None:
+        self._due[path] = due_ms
+        heapq.heappush(self._heap, (due_ms, path))
+
+    def _forget(self, path: str) -> None:
+        self._due.pop(path, None)
+        self._failing.discard(path)
+        self._bytes -= self._sizes.pop(path, 0)
 
     def _drop_stale(self) -> None:
         """Entries of the heap that were taken back or put off."""
         while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
             heapq.heappop(self._heap)
-        self._sizes = (
-            self._sizes
-            if len(self._sizes) < 2 * len(self._due) + 64
-            else {path: size for path, size in self._sizes.items() if path in self._due}
-        )
 
 
 def is_removable(path: str) -> bool:
@@ -140,11 +150,12 @@ def size_of(path: str) -> int:
 
 
 def remove(path: str) -> None:
-    """Removes a file, or a directory with the files in it. One that is gone already is no fault. StorageIOError."""
+    """Removes a file, or a directory with the files in it. One that is gone already is no fault. StorageIOError or OSError."""
     target = Path(path)
     if target.is_dir():
-        for child in sorted(target.iterdir()):
-            remove_file(child)
+        with contextlib.suppress(FileNotFoundError):
+            for child in sorted(target.iterdir()):
+                remove_file(child)
         files.remove_dir(target)
         files.fsync_dir(target.parent)
     else:

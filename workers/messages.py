@@ -369,6 +369,8 @@ class DeleterState(Message, frozen=True, kw_only=True, tag=True):
     queued_bytes: int
     removed: int
     next_due_ms: int | None = None
+    #: Of those queued: paths whose removal failed and is tried again.
+    failing: int = 0
 
 
 class UndoClean(Message, frozen=True, kw_only=True, tag=True):
