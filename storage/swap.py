@@ -37,7 +37,9 @@ def segment_file_names(base_offset: int) -> tuple[str, ...]:
 def replace_segments(directory: Path, new_bases: Sequence[int], old_bases: Sequence[int]) -> list[Path]:
     """Swaps `.cleaned` segments in for their sources (LocalLog.replaceSegments). Returns the `.deleted` files.
 
-    A source that is gone already (deleted by retention meanwhile) is skipped. The caller owns the partition's log.
+    A source that is gone already (deleted by retention meanwhile) is skipped. The caller owns the partition's log, and saw to
+    it that no other `.cleaned` files lie here (`drop_stale_cleaned`): met by the next start beside our `.swap`, one that a
+    clean left when it died would have it dropped.
     Raises RefusedError, with nothing changed, where a `.cleaned` log is missing (somebody's load removed it meanwhile).
     """
     for base in new_bases:
@@ -47,8 +49,6 @@ def replace_segments(directory: Path, new_bases: Sequence[int], old_bases: Seque
                 reason="the cleaned segment is not there, so its sources stay",
                 advice="Clean again.",
             )
-    # A `.cleaned` file of a clean that died, met by the next start beside our `.swap`, would have it dropped.
-    drop_stale_cleaned(directory, new_bases)
     files.fsync_dir(directory)
     for base in sorted(new_bases, reverse=True):
         for name in segment_file_names(base):

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from compactd.config.errors import CompactdError
+from compactd.config.errors import CompactdError, StorageIOError
 from compactd.storage import files, names
 from compactd.storage.live_segment import LiveSegment
 from compactd.storage.log import PartitionLog
 from compactd.storage.names import CLEANED, DELETED
-from compactd.storage.swap import segment_file_names
+from compactd.storage.swap import drop_stale_cleaned, segment_file_names
 from compactd.workers.broker.partition import Partition
 from compactd.workers.messages import (
     ActiveProducerState,
@@ -85,7 +86,10 @@ async def prepare(partition: Partition, request: PrepareClean) -> CleanJob:
             active_base_offset=view.segments[-1].base_offset,
         )
 
-    return await partition.exclusive(look)
+    job = await partition.exclusive(look)
+    if request.roll:
+        partition.owner.touched(partition)
+    return job
 
 
 async def swap(partition: Partition, ready: GroupReady) -> GroupSwapped:
@@ -106,13 +110,16 @@ async def swap(partition: Partition, ready: GroupReady) -> GroupSwapped:
         new = next(segment for segment in log.segments if segment.base_offset == ready.base_offset)
         swapped = SwappedGroup(new, sources)
 
+    unknown = False
     try:
         await partition.exclusive(exchange)
     except CompactdError as error:
         refused = str(error)
+        # The next load finds out how far it came.
+        unknown = isinstance(error, StorageIOError)
     if swapped is None:
         return GroupSwapped(
-            request_id=ready.request_id, group_id=ready.group_id, accepted=False, reason=refused or "not swapped"
+            request_id=ready.request_id, group_id=ready.group_id, accepted=False, reason=refused, unknown=unknown
         )
     last = partition.last_clean
     if not isinstance(last, LastClean) or last.request_id != ready.request_id:
@@ -142,6 +149,8 @@ async def undo(partition: Partition, request: UndoClean) -> UndoDone:
         refused = _hindrance(log, last.groups)
         if refused:
             return
+        # Of a cleaner that died: beside our own they would count as one unfinished swap.
+        drop_stale_cleaned(Path(log.local.directory))
         for group in last.groups:
             restored.extend(_restore(log, group, now_ms))
 
