@@ -46,7 +46,10 @@ class CatalogueImage:
         self.metadata_offset = -1
         self.topics: dict[str, Topic] = {}
         self.by_id: dict[uuid.UUID, Topic] = {}
-        self.broker_configs: Mapping[str, Mapping[str, str]] = {}
+        #: Dynamic settings that are set, by name: "" (default of all brokers) or a node id, group, metrics subscription.
+        self.broker_configs: dict[str, Mapping[str, str]] = {}
+        self.group_configs: dict[str, Mapping[str, str]] = {}
+        self.client_metrics: dict[str, Mapping[str, str]] = {}
         #: Finalized features: name to level.
         self.features: Mapping[str, int] = {}
         #: By worker number.
@@ -89,8 +92,9 @@ class CatalogueImage:
             self.by_id[topic.topic_id] = topic
         self.metadata_offset = update.metadata_offset
         self.cluster_id = update.cluster_id or self.cluster_id
-        if update.full or update.broker_configs:
-            self.broker_configs = update.broker_configs
+        _merge(self.broker_configs, update.broker_configs, update.full)
+        _merge(self.group_configs, update.group_configs, update.full)
+        _merge(self.client_metrics, update.client_metrics, update.full)
         if update.full or update.features:
             self.features = update.features
         if update.nodes:
@@ -103,6 +107,16 @@ class CatalogueImage:
             return []
         self.by_id.pop(topic.topic_id, None)
         return [name]
+
+
+def _merge(known: dict[str, Mapping[str, str]], changed: Mapping[str, Mapping[str, str]], full: bool) -> None:
+    if full:
+        known.clear()
+    for name, values in changed.items():
+        if values:
+            known[name] = values
+        else:
+            known.pop(name, None)
 
 
 def _topic(found: CatalogueTopic) -> Topic:

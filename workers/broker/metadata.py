@@ -13,7 +13,7 @@ from compactd.storage.names import is_topic_name
 from compactd.workers.broker.api_keys import METADATA
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
-from compactd.workers.broker.image import Topic
+from compactd.workers.broker.image import INTERNAL_TOPICS, Topic
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.messages import CataloguePartition
 
@@ -74,7 +74,8 @@ def _refused(asked: Iterable[Any]) -> dict[str, Any]:
 async def _by_name(context: Context, names: Sequence[str | None], request: Any) -> list[dict[str, Any]]:
     wanted = list(dict.fromkeys(name or "" for name in names))
     missing = [name for name in wanted if name not in context.image.topics]
-    creatable = [name for name in missing if is_topic_name(name)]
+    # Internal topics have settings of their own; who needs one makes it.
+    creatable = [name for name in missing if is_topic_name(name) and name not in INTERNAL_TOPICS]
     if creatable and context.config.auto_create_topics_enable and getattr(request, "allow_auto_topic_creation", True):
         await create_topics(context, creatable)
     found = []
@@ -138,7 +139,7 @@ def describe_partition(context: Context, partition: CataloguePartition) -> dict[
     """A partition as Metadata and DescribeTopicPartitions tell of it."""
     leader = context.image.leader(partition)
     replica = -1 if leader is None else leader.node_id
-    offline = partition.log_dir in context.partitions.offline_log_dirs
+    offline = not partition.online or partition.log_dir in context.partitions.offline_log_dirs
     return {
         "error_code": ErrorCode.LEADER_NOT_AVAILABLE if leader is None else ErrorCode.NONE,
         "partition_index": partition.partition,
