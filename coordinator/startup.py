@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+#: A broker that ends so often before everything runs will not do better; later it is started again for ever.
+_START_ATTEMPTS = 5
 _EVERY_ADDRESS = ("", "0.0.0.0", "::")
 #: How often systemd is told that loading goes on.
 _PATIENCE_MS = 10_000
@@ -74,6 +76,7 @@ class Startup:
         )
         daemon.in_lane("catalogue", lambda: self._open_catalogue(setup), self._opened, self._failed)
         daemon.notifier.status("starting")
+        self._watch = daemon.every(1000, self._look_at_brokers)
 
     def broker_listens(self, worker: WorkerId, message: Listening) -> None:
         """A broker bound its port: at the start, or again."""
@@ -170,6 +173,13 @@ class Startup:
                 daemon.now_running()
 
         daemon.assignment.assign(entries, loaded)
+
+    def _look_at_brokers(self) -> None:
+        daemon = self._daemon
+        if daemon.is_running or daemon.is_stopping:
+            self._watch.cancel()
+        elif (failing := daemon.supervisor.failing("broker", _START_ATTEMPTS)) is not None:
+            daemon.fatal(DaemonError(detail=f"{failing[0]} {failing[1]}, {_START_ATTEMPTS} times in a row"))
 
     def _still_loading(self) -> None:
         daemon = self._daemon

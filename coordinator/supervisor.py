@@ -205,8 +205,9 @@ class Supervisor:
         """Whether a process of this kind, or of any, is left."""
         return any(worker.is_up for worker in self._workers.values() if kind is None or worker.id.kind == kind)
 
-    def set_address(self, worker_id: WorkerId, address: str) -> None:
-        self._workers[worker_id].address = address
+    def failing(self, kind: str, times: int) -> tuple[WorkerId, str] | None:
+        """A worker that ended so often in a row without anybody asking for it, and how it did the last time."""
+        return next(((each.id, each.last_exit) for each in self._of_kind(kind) if each.failures >= times), None)
 
     def status(self) -> tuple[WorkerStatus, ...]:
         now = time.monotonic()
@@ -339,7 +340,7 @@ class Supervisor:
         asked = bool(worker.identity) and self._say_stop(worker, reason)
         if not asked:
             first = 0.0
-        worker.timers.append(self._loop.call_later(first, lambda: self._terminate(worker)))
+        worker.timers.append(self._loop.call_later(first, lambda: self._terminate(worker, asked)))
         worker.timers.append(self._loop.call_later(first + step, lambda: self._kill(worker)))
 
     def _say_stop(self, worker: _Worker, reason: str) -> bool:
@@ -348,8 +349,8 @@ class Supervisor:
             return True
         return False
 
-    def _terminate(self, worker: _Worker) -> None:
-        if self._signal(worker, signal.SIGTERM):
+    def _terminate(self, worker: _Worker, asked: bool) -> None:
+        if self._signal(worker, signal.SIGTERM) and asked:
             _log.warning(f"{worker.id} was asked to stop ({worker.reason}) and did not: sent SIGTERM")
 
     def _kill(self, worker: _Worker) -> None:

@@ -95,6 +95,11 @@ def _run(channel: Channel, kind: Kind) -> int:
         log_output.configure(f"{channel.kind}-{channel.number}", welcome.log_format, welcome.log_level)
         clock = Clock(welcome.settings.get("test.clock.file") or None)
         last = _body(kind)(channel, clock)
+    except ImportError as error:
+        # Some bodies import more once they know their settings. No restart brings a module that isn't installed.
+        _log.exception("the code of this worker cannot be loaded")
+        channel.send(Failed(request_id=0, error="WorkerBootError", message=f"its code cannot be loaded: {error}"))
+        return EXIT_BOOT
     except CompactdError as error:
         _log.error(str(error))
         channel.send(Failed(request_id=0, error=type(error).__name__, message=str(error)))
@@ -109,10 +114,7 @@ def _run(channel: Channel, kind: Kind) -> int:
 
 def _body(kind: Kind) -> Body:
     module, function = kind.body.split(":")
-    try:
-        body: Body = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise WorkerBootError(detail=f"the code of this worker cannot be loaded: {error}") from error
+    body: Body = getattr(importlib.import_module(module), function)
     return body
 
 

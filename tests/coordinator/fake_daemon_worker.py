@@ -5,6 +5,7 @@ What they are told, they note, a line each, in the file `told` of $COMPACTD_TEST
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 import time
@@ -67,6 +68,10 @@ def broker(channel: Channel, clock: Clock) -> Stopped | None:
     listener = socket.create_server((channel.welcome.listen_host or "127.0.0.1", channel.welcome.listen_port))
     if (_DIR / "port-is-taken").exists():
         raise WorkerBootError(detail="the port is taken")
+    if (_DIR / "bug").exists():
+        raise ZeroDivisionError("a bug on purpose")
+    if (_DIR / "module-is-missing").exists():
+        importlib.import_module("compactd.nowhere")
     owned: dict[str, PartitionAssignment] = {}
     with listener:
         channel.send(Listening(host="127.0.0.1", port=listener.getsockname()[1]))

@@ -94,13 +94,21 @@ def test_all_end_with_a_coordinator_that_is_killed(fast_dir: Path) -> None:
         assert serving.stop()[0] == 0
 
 
-def test_a_boot_error_of_a_broker_ends_the_start(fast_dir: Path) -> None:
-    (fast_dir / "port-is-taken").touch()
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        ("port-is-taken", "the port is taken"),
+        ("module-is-missing", "its code cannot be loaded: No module named 'compactd.nowhere'"),
+        ("bug", "failed, which is a bug: a bug on purpose, 5 times in a row"),
+    ],
+)
+def test_a_broker_that_cannot_run_ends_the_start(fast_dir: Path, cause: str, words: str) -> None:
+    (fast_dir / cause).touch()
     with Serving(fast_dir) as serving:
         serving.spawn()
         code, said = serving.ended()
         assert code == DaemonError.exit_code
-        assert "the port is taken" in said
+        assert words in said
         assert not serving.run_dir.exists()
         assert not (serving.dirs[0] / ".lock").exists()
 
