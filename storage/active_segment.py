@@ -20,6 +20,11 @@ from compactd.storage.records.batch import BatchHeader
 from compactd.storage.time_index import LARGEST_RELATIVE
 from compactd.storage.transaction_index import encode_transaction
 
+#: A time before all others.
+_NEVER = -(2**63)
+#: Appends use the open file without telling; now and then they do, so that it stays among the recently used ones.
+_TOUCH_EVERY = 64
+
 
 def create_segment(home: Home, base_offset: int, config: TopicConfig, resources: Resources, now_ms: int) -> LiveSegment:
     """Makes an empty `.log`, at full size where preallocate says so. Index files follow when there is something in them.
@@ -46,7 +51,16 @@ def create_segment(home: Home, base_offset: int, config: TopicConfig, resources:
 class ActiveSegment:
     """The one segment of a log that is written. Only the log's owner uses it."""
 
-    __slots__ = ("_last_fitting", "bytes_since_last_entry", "indexes_full", "segment")
+    __slots__ = (
+        "_appends",
+        "_config",
+        "_file",
+        "_fresh_until",
+        "_last_fitting",
+        "bytes_since_last_entry",
+        "indexes_full",
+        "segment",
+    )
 
     def __init__(self, segment: LiveSegment) -> None:
         self.segment = segment
@@ -54,6 +68,12 @@ class ActiveSegment:
         self.bytes_since_last_entry = 0
         self.indexes_full = segment.offsets.is_full or segment.times.is_full
         self._last_fitting = segment.base_offset + LARGEST_RELATIVE
+        #: Under the settings `_config` no batch with a timestamp up to this one makes the segment roll by time.
+        self._fresh_until = _NEVER
+        self._config: TopicConfig | None = None
+        #: The open file of the last append; it may have been closed since.
+        self._file: OpenFile | None = None
+        self._appends = 0
 
     def must_roll(
         self, config: TopicConfig, incoming_bytes: int, max_timestamp: int, last_offset: int, now_ms: int
@@ -64,58 +84,103 @@ class ActiveSegment:
         """
         segment = self.segment
         size = segment.size
-        if size > config.segment_bytes - incoming_bytes or self.indexes_full or not self._fits(last_offset):
+        if size > config.segment_bytes - incoming_bytes or self.indexes_full:
             return True
-        if size == 0:
+        if not segment.base_offset <= last_offset <= self._last_fitting:
+            return True
+        if size == 0 or (max_timestamp <= self._fresh_until and config is self._config):
             return False
         first = segment.first_timestamp()
-        waited = max_timestamp - first if first >= 0 else now_ms - segment.created_ms
-        return waited > longest_ms(config) - segment.roll_jitter_ms
-
-    def _fits(self, offset: int) -> bool:
-        return self.segment.base_offset <= offset <= self._last_fitting
+        longest = longest_ms(config) - segment.roll_jitter_ms
+        self._config, self._fresh_until = config, first + longest if first >= 0 else _NEVER
+        return (max_timestamp - first if first >= 0 else now_ms - segment.created_ms) > longest
 
     def append(self, data: bytes | bytearray | memoryview, batches: Sequence[BatchHeader]) -> None:
         """Writes whole batches behind the last one; `batches` are their headers in order (positions are not used).
 
         OffsetOverflowError: the last one does not fit the segment. StorageIOError: nothing was appended.
         """
-        self.write(data, batches[-1].last_offset)
+        self._write(data, batches[-1].last_offset)
         for batch in batches:
-            self.note(batch.last_offset, batch.max_timestamp, batch.size)
+            self._note(batch.last_offset, batch.max_timestamp, batch.size)
 
-    def write(self, data: bytes | bytearray | memoryview, last_offset: int) -> None:
-        """The first half of an append: the bytes. Readers see them once `note` was called for each batch."""
-        segment = self.segment
-        if not self._fits(last_offset):
-            raise OffsetOverflowError(
-                path=segment.path(names.log_name), offset=last_offset, base_offset=segment.base_offset, source=0
-            )
-        held = segment.acquire_writable()
-        try:
-            assert held.output is not None
-            held.output.write(data)
-        except StorageIOError:
-            self._take_back(held, segment.size)
-            raise
-        finally:
-            held.release()
+    def append_one(self, data: bytearray | memoryview, size: int, last_offset: int, max_timestamp: int) -> int:
+        """`append` of a single batch that `must_roll` let pass; returns the segment's new size.
 
-    def note(self, last_offset: int, max_timestamp: int, size: int) -> None:
-        """The second half, for one batch: index entries where they are due, timestamps, size (LogSegment.append)."""
+        The same as `append`, written out: this is what a broker does all day.
+        """
+        file = self._file
+        if file is not None:
+            file.writing = True
+        if file is None or file.closing or self._appends == _TOUCH_EVERY:
+            file = self._opened()
+        self._appends += 1
         segment = self.segment
         position = segment.size
+        try:
+            file.output.write(data)  # type: ignore[union-attr]  # it was opened for writing
+        except StorageIOError:
+            self._take_back(file, position)
+            raise
+        finally:
+            file.writing = False
+        if position == 0:
+            segment.note_first_timestamp(max_timestamp)
         if max_timestamp > segment.largest[0]:
             segment.largest = (max_timestamp, last_offset)
         if self.bytes_since_last_entry > segment.index_interval_bytes:
-            segment.offsets.append(last_offset, position)
-            segment.times.maybe_append(*segment.largest)
-            self.indexes_full = segment.offsets.is_full or segment.times.is_full
-            self.bytes_since_last_entry = 0
+            self._index(last_offset, position)
         self.bytes_since_last_entry += size
+        segment.size = position = position + size
+        return position
+
+    def _write(self, data: bytes | bytearray | memoryview, last_offset: int) -> None:
+        """The first half of an append: the bytes. Readers see them once `_note` was called for each batch."""
+        segment = self.segment
+        if last_offset > self._last_fitting:
+            raise OffsetOverflowError(
+                path=segment.path(names.log_name), offset=last_offset, base_offset=segment.base_offset, source=0
+            )
+        file = self._opened()
+        try:
+            assert file.output is not None
+            file.output.write(data)
+        except StorageIOError:
+            self._take_back(file, segment.size)
+            raise
+        finally:
+            file.writing = False
+
+    def _opened(self) -> OpenFile:
+        """The file, open for writing and marked as written to; counts as used just now."""
+        if self._file is not None:
+            self._file.writing = False
+        held = self.segment.acquire_writable()
+        held.writing = True
+        held.release()
+        self._file, self._appends = held, 0
+        return held
+
+    def _note(self, last_offset: int, max_timestamp: int, size: int) -> None:
+        """The second half, for one batch: timestamps, index entries where they are due, size (LogSegment.append)."""
+        segment = self.segment
+        position = segment.size
         if position == 0:
             segment.note_first_timestamp(max_timestamp)
+        if max_timestamp > segment.largest[0]:
+            segment.largest = (max_timestamp, last_offset)
+        if self.bytes_since_last_entry > segment.index_interval_bytes:
+            self._index(last_offset, position)
+        self.bytes_since_last_entry += size
         segment.size = position + size
+
+    def _index(self, last_offset: int, position: int) -> None:
+        """Adds the entries of the batch at `position`."""
+        segment = self.segment
+        segment.offsets.append(last_offset, position)
+        segment.times.maybe_append(*segment.largest)
+        self.indexes_full = segment.offsets.is_full or segment.times.is_full
+        self.bytes_since_last_entry = 0
 
     def _take_back(self, held: OpenFile, size: int) -> None:
         with contextlib.suppress(CompactdError):
@@ -170,6 +235,7 @@ class ActiveSegment:
                 held.output.seek(found.position)
             finally:
                 held.release()
+        self._file, self._fresh_until = None, _NEVER
         if segment.size == 0:
             segment.created_ms = now_ms
             segment.note_first_timestamp(None)

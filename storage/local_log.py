@@ -119,18 +119,6 @@ class LocalLog:
         segment = self.active.segment
         self.end = OffsetPosition(batches[-1].last_offset + 1, segment.base_offset, segment.size)
 
-    def append_one(self, data: bytes | bytearray | memoryview, last_offset: int, max_timestamp: int) -> None:
-        """`append` of a single batch whose header nobody needs."""
-        active = self.active
-        try:
-            active.write(data, last_offset)
-            active.note(last_offset, max_timestamp, len(data))
-        except StorageIOError as error:
-            self.failed(error)
-            raise
-        segment = active.segment
-        self.end = OffsetPosition(last_offset + 1, segment.base_offset, segment.size)
-
     def roll(self, expected_offset: int | None, now_ms: int) -> tuple[LiveSegment, list[str]]:
         """Closes the active segment and starts one at the log's end, or at `expected_offset` where that is above it.
 

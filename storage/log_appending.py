@@ -18,6 +18,7 @@ from compactd.config.errors import (
 from compactd.storage.active_segment import FlushJob
 from compactd.storage.kernel.validating import Admitted
 from compactd.storage.live_segment import LiveSegment
+from compactd.storage.local_log import OffsetPosition
 from compactd.storage.log_reading import LogReading
 from compactd.storage.producer_append import Origin, ProducerChanges, follows_on, note_batch
 from compactd.storage.records.batch import Batch, BatchHeader, read_header
@@ -204,6 +205,8 @@ class LogAppending(LogReading):
         if changes is not None:
             self._apply(changes)
         self.snapshots.map_end_offset = local.end.offset
+        if self.sole_replica:
+            self.update_high_watermark(local.end.offset)
         flush_due = self._wants_flush()
         if flush_due and not self.group_commit:
             self.flush(now_ms)
@@ -234,11 +237,20 @@ class LogAppending(LogReading):
                 return self._append(data, headers, first_offset, max_timestamp, append_time, Origin.CLIENT, now_ms, 0)
         if local.active.must_roll(config, size, max_timestamp, last_offset, now_ms):
             self.roll(first_offset, now_ms=now_ms)
-        local.append_one(data, last_offset, max_timestamp)
+        active = local.active
+        try:
+            position = active.append_one(data, size, last_offset, max_timestamp)
+        except StorageIOError as error:
+            local.failed(error)
+            raise
+        local.end = end = OffsetPosition(last_offset + 1, active.segment.base_offset, position)
         if entry is not None:
             note_batch(entry, base_sequence, first_offset, last_offset, max_timestamp)
-        end = self.snapshots.map_end_offset = last_offset + 1
-        flush_due = end - local.recovery_point >= config.flush_messages
+        self.snapshots.map_end_offset = end.offset
+        if self.sole_replica:
+            # No transaction is touched by such a batch, so those that are open stay what they are.
+            self._high_watermark = end
+        flush_due = end.offset - local.recovery_point >= config.flush_messages
         if flush_due and not self.group_commit:
             self.flush(now_ms)
             flush_due = False

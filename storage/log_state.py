@@ -44,11 +44,13 @@ class LogState:
         topic_id: uuid.UUID | None = None,
         background: Background | None = None,
         group_commit: bool = False,
+        sole_replica: bool = False,
     ) -> None:
         """`high_watermark`: the checkpoint's entry, kept within the log; None: the log start offset, as in Kafka.
 
         `background`: runs fsyncs of rolled segments (default: at once). `group_commit`: appends never flush by
-        themselves; `Appended.flush_due` and `flush_due` tell when to. `topic_id`: of the cluster's metadata.
+        themselves; `Appended.flush_due` and `flush_due` tell when to. `sole_replica`: the high watermark is the log's end
+        and goes along with every append. `topic_id`: of the cluster's metadata.
         InconsistentTopicIdError when partition.metadata has another one.
         """
         self.topic_partition = loaded.topic_partition
@@ -78,7 +80,10 @@ class LogState:
         if topic_id is not None:
             self.assign_topic_id(topic_id)
         self._note_first_unstable()
-        if high_watermark is not None:
+        self.sole_replica = sole_replica
+        if sole_replica:
+            self.update_high_watermark(self.log_end_offset)
+        elif high_watermark is not None:
             self.update_high_watermark(high_watermark)
 
     @property

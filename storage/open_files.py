@@ -23,7 +23,7 @@ DEFAULT_LIMIT = 512
 class OpenFile:
     """One open `.log`: readable, and writable where `output` is there."""
 
-    __slots__ = ("_fd", "kept", "output", "owner", "users")
+    __slots__ = ("_fd", "closing", "kept", "output", "owner", "users", "writing")
 
     def __init__(self, owner: OpenFiles, fd: int, output: Output | None = None) -> None:
         self._fd = fd
@@ -33,6 +33,10 @@ class OpenFile:
         self.users = 1
         #: Whether it stays open when nobody holds it.
         self.kept = False
+        #: The owner of the log writes without holding the file: it sets `writing`, then looks at `closing`. Whoever wants
+        #: to close it sets `closing`, then looks at `writing`. So never both go ahead, and no append takes the lock.
+        self.writing = False
+        self.closing = False
 
     def fileno(self) -> int:
         """The descriptor; use it only while holding the file. ValueError when it is closed."""
@@ -60,6 +64,16 @@ class OpenFile:
             else:
                 doomed = [self]
         close_all(doomed)
+
+    def may_close(self) -> bool:
+        """Whether nobody uses the file; if so nobody will start to, but through `OpenFiles`. Lock held."""
+        if self.users > 0:
+            return False
+        self.closing = True
+        if self.writing:
+            self.closing = False
+            return False
+        return True
 
     def close(self) -> None:
         """Closes the descriptor, whoever holds it: for `OpenFiles`."""
@@ -114,7 +128,7 @@ class OpenFiles:
                 self._recent.move_to_end(slot)
                 doomed = self.surplus()
                 if other is not None:  # open for reading only: it stays with those who hold it
-                    other.kept = False
+                    other.kept, other.closing = False, True
                     if other.users == 0:
                         doomed.append(other)
         close_all(doomed)
@@ -138,7 +152,9 @@ class OpenFiles:
                 return
             found.kept = False
             if found.users > 0:
+                found.closing = True
                 return
+            found.closing = True
         found.close()
 
     def surplus(self) -> list[OpenFile]:
@@ -148,7 +164,7 @@ class OpenFiles:
             return doomed
         for slot in list(self._recent):
             file = slot.file
-            if file is not None and file.users == 0:
+            if file is not None and file.may_close():
                 file.kept = False
                 slot.file = None
                 del self._recent[slot]

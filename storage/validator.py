@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NoReturn
 
 from compactd.config.errors import (
@@ -24,7 +24,15 @@ from compactd.config.errors import (
     UnsupportedCompressionTypeError,
 )
 from compactd.config.settings import TopicConfig
-from compactd.storage.kernel.validating import NO_KEY, Admission, RecordError, make_admission, validate_batch
+from compactd.storage.kernel.validating import (
+    NO_KEY,
+    Admission,
+    RecordError,
+    compress_area,
+    make_admission,
+    plain_area,
+    validate_batch,
+)
 from compactd.storage.producer_append import Origin
 from compactd.storage.records.batch import (
     CODEC_MASK,
@@ -38,8 +46,8 @@ from compactd.storage.records.batch import (
     BatchHeader,
     read_header,
 )
-from compactd.storage.records.builder import build_batch
-from compactd.storage.records.codecs import Codec, decompress
+from compactd.storage.records.builder import assemble_batch, build_batch
+from compactd.storage.records.codecs import DEFAULT_LEVELS, Codec, compress, decompress
 from compactd.storage.records.crc import crc32c
 from compactd.storage.records.record import Record, parse_records
 from compactd.storage.records.varint import MalformedError
@@ -167,7 +175,11 @@ def validate_for_leader(data: Buffer, headers: Sequence[BatchHeader], rules: App
     target = target_codec(config, first.codec)
     if consecutive and (target == first.codec or (first.is_control and not first.codec)):
         return _assign_in_place(data, first, max_timestamp, rules)
-    return _rebuild([Batch(first, bytes(data[: first.size]), rules.path)], rules, target)
+    batch = Batch(first, bytes(data[: first.size]), rules.path)
+    area = plain_area(batch.data, first.codec, first.record_count) if not first.delete_horizon_ms else None
+    if area is not None:
+        return _recompress(area, first, max_timestamp, target, rules)
+    return _rebuild([batch], rules, target)
 
 
 def check_records(data: Buffer, header: BatchHeader, rules: AppendRules) -> tuple[int, bool]:
@@ -373,7 +385,35 @@ def _rebuild(batches: Sequence[Batch], rules: AppendRules, codec: int) -> Valida
         log_append_time_ms=append_time,
         level=compression_level(config, codec),
     )
-    header = replace(read_header(data, 0, rules.path), position=0)
+    header = read_header(data, 0, rules.path)
+    _check_size(header.size, rules)
+    return Validated(data, [header], header.max_timestamp, -1 if append_time is None else append_time, converted=True)
+
+
+def _recompress(area: bytes, source: BatchHeader, max_timestamp: int, codec: int, rules: AppendRules) -> Validated:
+    """`_rebuild` for the usual case: encoded anew the records would be the same bytes, only the codec is another."""
+    config = rules.config
+    append_time = rules.now_ms if config.message_timestamp_type == "LogAppendTime" else None
+    level = compression_level(config, codec)
+    body = None
+    if level is None or level == DEFAULT_LEVELS[Codec(codec)]:
+        body = compress_area(codec, area)
+    data = assemble_batch(
+        compress(codec, area, level=level) if body is None else body,
+        base_offset=rules.next_offset,
+        leader_epoch=rules.leader_epoch,
+        attributes=codec
+        | (source.attributes & TRANSACTIONAL_MASK)
+        | (0 if append_time is None else TIMESTAMP_TYPE_MASK),
+        last_offset_delta=source.record_count - 1,
+        base_timestamp=source.base_timestamp,
+        max_timestamp=max_timestamp if append_time is None else append_time,
+        producer_id=source.producer_id,
+        producer_epoch=source.producer_epoch,
+        base_sequence=source.base_sequence,
+        count=source.record_count,
+    )
+    header = read_header(data, 0, rules.path)
     _check_size(header.size, rules)
     return Validated(data, [header], header.max_timestamp, -1 if append_time is None else append_time, converted=True)
 

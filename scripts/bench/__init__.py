@@ -9,6 +9,7 @@ import click
 #: Benchmark: where it lives, and its line in `compactd bench --help`.
 BENCHMARKS: dict[str, tuple[str, str]] = {
     "cleaner": ("compactd.scripts.bench.cleaner:command", "Kafka's Cleaner and compactd's on the same logs, in turn."),
+    "log": ("compactd.scripts.bench.log:command", "Kafka's UnifiedLog and compactd's: append, read, recover."),
 }
 
 

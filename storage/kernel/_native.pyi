@@ -58,6 +58,9 @@ def scan_segment(
 
 def lz4_frame(data: bytes, level: int) -> bytes: ...
 
+def plain_area(batch: bytes | bytearray | memoryview, codec: int, count: int) -> bytes | None: ...
+def compress_area(codec: int, area: bytes) -> bytes: ...
+
 class Admission:
     def __new__(
         cls,

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from compactd.storage.kernel.reference import validate as reference
 from compactd.storage.kernel.reference.validate import NO_KEY, TIMESTAMP, RecordError, Summary
 
-__all__ = ["NO_KEY", "TIMESTAMP", "Admission", "Admitted", "RecordError", "Summary", "make_admission", "validate_batch"]
+__all__ = [
+    "NO_KEY",
+    "TIMESTAMP",
+    "Admission",
+    "Admitted",
+    "RecordError",
+    "Summary",
+    "compress_area",
+    "make_admission",
+    "plain_area",
+    "validate_batch",
+]
 
 #: (last offset, largest timestamp, producer id, producer epoch, base sequence, transactional)
 Admitted = tuple[int, int, int, int, int, bool]
@@ -27,18 +38,31 @@ class Admission(Protocol):
 ValidateBatch = Callable[[bytes | bytearray | memoryview, int, int, int, int, int | None, bool, int, int, int], Summary]
 
 
-def _choose() -> ValidateBatch:
-    if os.environ.get("COMPACTD_KERNEL") != "reference":
-        try:
-            from compactd.storage.kernel import _native  # noqa: PLC0415
+def _native() -> Any:
+    """The native kernel's module; None where it is not in use."""
+    if os.environ.get("COMPACTD_KERNEL") == "reference":
+        return None
+    try:
+        from compactd.storage.kernel import _native as module  # noqa: PLC0415
+    except ImportError:
+        return None
+    return module
 
-            return _native.validate_batch
-        except (ImportError, AttributeError):
-            pass
-    return reference.validate_batch
+
+def plain_area(batch: bytes | bytearray | memoryview, codec: int, count: int) -> bytes | None:
+    """The decompressed record area of a V2 batch, if Kafka would encode its records to just these bytes when it rebuilds
+    the batch. None: they have to be encoded anew (always, without the native kernel).
+    """
+    module = _native()
+    found: bytes | None = None if module is None else module.plain_area(batch, codec, count)
+    return found
 
 
-validate_batch: ValidateBatch = _choose()
+def compress_area(codec: int, area: bytes) -> bytes | None:
+    """The record area compressed at the codec's default level; None without the native kernel."""
+    module = _native()
+    found: bytes | None = None if module is None else module.compress_area(codec, area)
+    return found
 
 
 def make_admission(
@@ -55,12 +79,13 @@ def make_admission(
 
     `codec`: the only one that is kept as it comes; None: any.
     """
-    if os.environ.get("COMPACTD_KERNEL") == "reference":
+    module = _native()
+    if module is None:
         return None
-    try:
-        from compactd.storage.kernel import _native  # noqa: PLC0415
+    made: Admission = module.Admission(
+        keys_required, append_time, before_ms, after_ms, largest_body, largest_batch, codec
+    )
+    return made
 
-        make = _native.Admission
-    except (ImportError, AttributeError):
-        return None
-    return make(keys_required, append_time, before_ms, after_ms, largest_body, largest_batch, codec)
+
+validate_batch: ValidateBatch = reference.validate_batch if (_module := _native()) is None else _module.validate_batch

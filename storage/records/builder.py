@@ -75,7 +75,7 @@ def build_batch(
         | (CONTROL_MASK if control else 0)
         | (DELETE_HORIZON_MASK if delete_horizon_ms is not None else 0)
     )
-    return _assemble(
+    return assemble_batch(
         compress(codec, encode_records(records, base_offset, base_timestamp), level=level),
         base_offset=base_offset,
         leader_epoch=leader_epoch,
@@ -94,7 +94,7 @@ def empty_batch(header: BatchHeader) -> bytes:
     """The 61 bytes that stand for a V2 batch without records: its offsets and sequences stay known (facts 5.7)."""
     if header.magic != 2:
         raise ValueError(f"magic {header.magic} has no empty batches")
-    return _assemble(
+    return assemble_batch(
         b"",
         base_offset=header.base_offset,
         leader_epoch=header.leader_epoch,
@@ -133,7 +133,7 @@ def control_batch(
     )
 
 
-def _assemble(
+def assemble_batch(
     body: bytes,
     *,
     base_offset: int,
@@ -147,6 +147,7 @@ def _assemble(
     base_sequence: int,
     count: int,
 ) -> bytes:
+    """One batch of a record area that is encoded, and compressed as `attributes` say."""
     checked = (
         _CHECKED.pack(
             attributes,

@@ -14,10 +14,10 @@ use crate::codecs::Codecs;
 use crate::header::{i16_at, i32_at, i64_at, LOG_OVERHEAD, V2_HEADER};
 use crate::lz4;
 use crate::memory::{bytes_of, bytes_of_mut};
-use crate::record;
+use crate::{record, varint};
 
-/// Smaller batches are done before another thread could get the lock.
-const DETACH_FROM: usize = 4 << 10;
+/// Smaller batches are done in less time than it takes to give the lock away and get it back.
+const DETACH_FROM: usize = 32 << 10;
 /// What a thread keeps of its decompression buffer between batches.
 const KEPT: usize = 4 << 20;
 
@@ -136,15 +136,16 @@ fn walk(area: &[u8], count: i32, rules: Rules, compressed: bool) -> Result<Summa
     let mut consecutive = true;
     let mut errors = Vec::new();
     for index in 0..count {
-        let fields = record::read(area, at).map_err(|reason| Cow::Owned(format!("record {index} of {count}: {reason}")))?;
-        if compressed && fields.end - at > rules.largest_body && body_length(area, at) > rules.largest_body {
+        let record = quick(area, at).map_or_else(|| slow(area, at), Ok);
+        let record = record.map_err(|reason| Cow::Owned(format!("record {index} of {count}: {reason}")))?;
+        if compressed && record.end - at > rules.largest_body && body_length(area, at) > rules.largest_body {
             let length = body_length(area, at);
             return Err(format!("record {index} of {count} has {length} bytes, more than {}", rules.largest_body).into());
         }
-        at = fields.end;
-        let timestamp = rules.append_time.unwrap_or_else(|| rules.base_timestamp.wrapping_add(fields.timestamp_delta));
-        consecutive &= fields.offset_delta == index;
-        if rules.keys_required && fields.key_length < 0 {
+        at = record.end;
+        let timestamp = rules.append_time.unwrap_or_else(|| rules.base_timestamp.wrapping_add(record.timestamp_delta));
+        consecutive &= record.offset_delta == index;
+        if rules.keys_required && !record.has_key {
             errors.push((index, NO_KEY, timestamp));
         } else if timestamp != -1 && !(rules.earliest..=rules.latest).contains(&timestamp) {
             errors.push((index, TIMESTAMP, timestamp));
@@ -155,6 +156,107 @@ fn walk(area: &[u8], count: i32, rules: Rules, compressed: bool) -> Result<Summa
         return Err(format!("{} bytes are left after its {count} records", area.len() - at).into());
     }
     Ok((true, largest, consecutive, errors))
+}
+
+/// What a check has to know of one record.
+struct Checked {
+    timestamp_delta: i64,
+    offset_delta: i32,
+    has_key: bool,
+    end: usize,
+}
+
+/// Any record, with every check.
+#[inline(never)]
+fn slow(area: &[u8], at: usize) -> Result<Checked, &'static str> {
+    let fields = record::read(area, at)?;
+    let has_key = fields.key_length >= 0;
+    Ok(Checked { timestamp_delta: fields.timestamp_delta, offset_delta: fields.offset_delta, has_key, end: fields.end })
+}
+
+/// The usual record: lengths and deltas of one or two bytes, no headers. None: another one, or a damaged one.
+#[inline(always)]
+fn quick(area: &[u8], start: usize) -> Option<Checked> {
+    let mut at = start;
+    let length = short(area, &mut at)?;
+    let end = at.checked_add(usize::try_from(length).ok()?)?;
+    let bytes = area.get(..end)?;
+    at += 1; // attributes
+    let timestamp_delta = short(bytes, &mut at)?;
+    let offset_delta = short(bytes, &mut at)?;
+    let key_length = short(bytes, &mut at)?;
+    at += key_length.max(0) as usize;
+    let value_length = short(bytes, &mut at)?;
+    at += value_length.max(0) as usize;
+    // One byte is left, and it says that there are no headers.
+    if at + 1 != end || bytes[at] != 0 {
+        return None;
+    }
+    Some(Checked { timestamp_delta: i64::from(timestamp_delta), offset_delta, has_key: key_length >= 0, end })
+}
+
+/// A varint of one or two bytes.
+#[inline(always)]
+fn short(bytes: &[u8], at: &mut usize) -> Option<i32> {
+    let first = u32::from(*bytes.get(*at)?);
+    let raw = if first < 0x80 {
+        *at += 1;
+        first
+    } else {
+        let second = u32::from(*bytes.get(*at + 1)?);
+        if second >= 0x80 {
+            return None;
+        }
+        *at += 2;
+        first & 0x7f | second << 7
+    };
+    Some((raw >> 1) as i32 ^ -((raw & 1) as i32))
+}
+
+/// The decompressed record area of a batch, if Kafka would encode its records to just these bytes when it rebuilds the batch:
+/// shortest varints, record attributes 0, offsets 0, 1, 2…, the base timestamp that of the first record. Else None.
+#[pyfunction]
+pub fn plain_area<'py>(py: Python<'py>, batch: PyBuffer<u8>, codec: u8, count: i32) -> Option<Bound<'py, PyBytes>> {
+    let body = bytes_of(&batch)?.get(V2_HEADER..)?;
+    let area = py.detach(|| {
+        let mut area = Vec::new();
+        if codec == 0 {
+            area.extend_from_slice(body);
+        } else {
+            SCRATCH.with_borrow_mut(|(codecs, _)| codecs.decompress(codec, 2, body, &mut area)).ok()?;
+        }
+        is_plain(&area, count).then_some(area)
+    })?;
+    Some(PyBytes::new(py, &area))
+}
+
+fn is_plain(area: &[u8], count: i32) -> bool {
+    let mut at = 0;
+    for index in 0..count {
+        let start = at;
+        let Ok(fields) = record::read(area, at) else { return false };
+        let length = fields.end - start;
+        let Ok((body, _)) = record::body(area, start) else { return false };
+        let prefix = body - start;
+        let timestamp_bytes = fields.tail - body - 1;
+        let shortest = prefix == varint::length((length - prefix) as i64)
+            && timestamp_bytes == varint::length(fields.timestamp_delta)
+            && fields.canonical;
+        if !shortest || fields.offset_delta != index || (index == 0 && fields.timestamp_delta != 0) {
+            return false;
+        }
+        at = fields.end;
+    }
+    at == area.len()
+}
+
+/// Compresses a record area at the codec's default level, to Kafka's bytes.
+#[pyfunction]
+pub fn compress_area<'py>(py: Python<'py>, codec: u8, area: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    let mut out = Vec::new();
+    py.detach(|| SCRATCH.with_borrow_mut(|(codecs, _)| codecs.compress(codec, area, &mut out)))
+        .map_err(|damage| PyValueError::new_err(damage.reason.into_owned()))?;
+    Ok(PyBytes::new(py, &out))
 }
 
 /// One lz4 frame at a level of compression.lz4.level other than 9.

@@ -27,7 +27,7 @@ class OracleLive {
             case "offsetForTimestamp" -> offsetForTimestamp(log, q.get("timestamp").asLong(), a);
             case "live" -> live(owner, a);
             case "appendMany" -> appendMany(owner, q, a);
-            case "readAll" -> readAll(log, q, a);
+            case "readMany" -> readMany(log, q, a);
             default -> throw new IllegalArgumentException("unknown op " + op);
         }
     }
@@ -81,38 +81,44 @@ class OracleLive {
         });
     }
 
-    /** For measurements: one batch appended "count" times, the last offsets of its sequence not touched. */
+    /**
+     * For measurements: the batches in "bytes" (each of "size" bytes), appended one by one, "rounds" times over. With "flushEvery"
+     * the log is flushed after so many appends.
+     */
     private static void appendMany(OracleLog owner, JsonNode q, ObjectNode a) throws IOException {
-        byte[] batch = Oracle.bytes(q.get("bytes"));
-        int count = q.get("count").asInt();
-        ByteBuffer buffer = ByteBuffer.allocate(batch.length);
+        byte[] batches = Oracle.bytes(q.get("bytes"));
+        int size = q.get("size").asInt();
+        int rounds = q.get("rounds").asInt();
+        int flushEvery = q.path("flushEvery").asInt(0);
+        ByteBuffer buffer = ByteBuffer.allocate(size);
+        long done = 0;
         long began = System.nanoTime();
-        for (int i = 0; i < count; i++) {
-            buffer.clear();
-            buffer.put(batch).flip();
-            owner.log.appendAsLeader(MemoryRecords.readableRecords(buffer), 0);
-            owner.appended();
+        for (int round = 0; round < rounds; round++) {
+            for (int at = 0; at < batches.length; at += size) {
+                buffer.clear();
+                buffer.put(batches, at, size).flip();
+                owner.log.appendAsLeader(MemoryRecords.readableRecords(buffer), 0);
+                owner.appended();
+                if (flushEvery > 0 && ++done % flushEvery == 0) owner.log.flush(false);
+            }
         }
-        a.put("seconds", (System.nanoTime() - began) / 1e9).put("bytes", (long) batch.length * count);
+        a.put("seconds", (System.nanoTime() - began) / 1e9);
     }
 
-    /** For measurements: fetches of "maxBytes" from the log's start to its end, each read into memory. */
-    private static void readAll(UnifiedLog log, JsonNode q, ObjectNode a) throws IOException {
+    /** For measurements: a fetch of "maxBytes" from each of "offsets", read into memory. */
+    private static void readMany(UnifiedLog log, JsonNode q, ObjectNode a) throws IOException {
         int most = q.get("maxBytes").asInt();
-        ByteBuffer buffer = ByteBuffer.allocate(most * 2);
+        long[] offsets = new long[q.get("offsets").size()];
+        for (int i = 0; i < offsets.length; i++) offsets[i] = q.get("offsets").get(i).asLong();
+        ByteBuffer buffer = ByteBuffer.allocate(Math.max(most, q.path("largest").asInt(0)));
         long bytes = 0;
-        long fetches = 0;
-        long offset = log.logStartOffset();
         long began = System.nanoTime();
-        while (offset < log.logEndOffset()) {
-            FetchDataInfo info = log.read(offset, most, FetchIsolation.LOG_END, true);
-            FileRecords records = (FileRecords) info.records;
+        for (long offset : offsets) {
+            FileRecords records = (FileRecords) log.read(offset, most, FetchIsolation.HIGH_WATERMARK, true).records;
             buffer.clear();
             records.readInto(buffer, 0);
-            for (var batch : MemoryRecords.readableRecords(buffer).batches()) offset = batch.nextOffset();
-            bytes += records.sizeInBytes();
-            fetches++;
+            bytes += buffer.remaining();
         }
-        a.put("seconds", (System.nanoTime() - began) / 1e9).put("bytes", bytes).put("fetches", fetches);
+        a.put("seconds", (System.nanoTime() - began) / 1e9).put("bytes", bytes);
     }
 }
