@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from compactd.storage.metadata.coordinator import CoordinatorRecord, decode_coordinator_record
+from compactd.storage.metadata.coordinator import (
+    CoordinatorRecord,
+    decode_coordinator_record,
+    encode_coordinator_record,
+)
 from compactd.storage.metadata.schema import Field, Schema, array, fields, tag
 
 _GROUP = fields("groupId:str")
@@ -182,3 +187,13 @@ OFFSETS_RECORDS: dict[int, CoordinatorRecord] = {
 def decode_offsets_record(key: bytes | None, value: bytes | None) -> dict[str, Any]:
     """One record of `__consumer_offsets`, in the form of `decode_coordinator_record`. Raises MalformedError."""
     return decode_coordinator_record(OFFSETS_RECORDS, key, value)
+
+
+def encode_offsets_record(
+    number: int, key: Mapping[str, Any], version: int = 0, value: Mapping[str, Any] | None = None
+) -> tuple[bytes, bytes | None]:
+    """Key and value of a record of type `number`, from fields as they are decoded; value None is a tombstone.
+
+    Raises ValueError for an unknown type or version and for fields that don't fit.
+    """
+    return encode_coordinator_record(OFFSETS_RECORDS, number, key, version, value)
