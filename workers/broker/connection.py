@@ -101,6 +101,7 @@ class Connection:
             self._server.gone(self)
 
     def _shut(self) -> None:
+        self._at_end = True
         self._stop_reading()
         self._loop.remove_writer(self._fd)
         self._socket.close()
@@ -171,7 +172,7 @@ class Connection:
 
     def budget_free(self) -> None:
         """Others gave memory back."""
-        if not self._at_end and not self._socket._closed:  # type: ignore[attr-defined]
+        if not self._at_end:
             self._start_reading()
 
     def _take(self, data: memoryview) -> None:

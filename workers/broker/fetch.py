@@ -26,6 +26,8 @@ from compactd.workers.broker.partition import Partition
 from compactd.workers.broker.requests import CLOSE, Answer, Peer, RequestHeader, handles
 
 _COMMITTED = 1
+#: One answer holds this many files open at most; what more there is comes with the next.
+_MOST_FILES = 200
 #: Whether a page is in memory is asked at these distances.
 _PROBE_EVERY = 128 << 10
 _READ_AHEAD = 1 << 20
@@ -102,13 +104,15 @@ class _Reading:
         left = self.max_bytes
         self.size = 0
         at_once = False
+        files = 0
         results = []
         try:
             for wanted in self.plan.wanted:
                 result, is_rest_of_segment = self._read_one(wanted, left, self.size == 0)
                 results.append(result)
                 size = result.size
-                left = max(0, left - size)
+                files += size >= SMALL
+                left = max(0, left - size) if files < _MOST_FILES else 0
                 self.size += size
                 at_once |= bool(result.error) or is_rest_of_segment or result.diverging is not None
                 if warm and result.records is not None and size >= SMALL:
@@ -142,7 +146,8 @@ class _Reading:
         try:
             if wanted.last_epoch >= 0 and self._diverges(partition, wanted, result):
                 return result, False
-            if upper <= wanted.fetch_offset <= offsets.log_end and wanted.fetch_offset >= offsets.log_start:
+            is_inside = offsets.log_start <= wanted.fetch_offset <= offsets.log_end
+            if is_inside and (wanted.fetch_offset >= upper or (left <= 0 and not at_least_one)):
                 fetched: Fetched | None = None
             else:
                 fetched = log.read(wanted.fetch_offset, min(wanted.max_bytes, left), self.isolation, at_least_one)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from compactd.config.flat import unflatten
 from compactd.config.settings import DaemonConfig
 from compactd.workers import log_output
 from compactd.workers.broker.context import CatalogueClient, Context
+from compactd.workers.broker.groups.coordinator import GroupCoordinator
 from compactd.workers.broker.image import CatalogueImage
 from compactd.workers.broker.partitions import Loading, Partitions
 from compactd.workers.broker.requests import load_handlers
@@ -39,6 +41,8 @@ _LOGGER = logging.getLogger(__name__)
 
 #: Threads for disks: fsyncs, loads, swaps, large appends, reads of what may not be in memory.
 _THREADS = 16
+#: Descriptors that this process allows itself, where it may.
+_FILES = 1 << 17
 
 
 class Channel(Protocol):
@@ -56,8 +60,17 @@ class Channel(Protocol):
 
 def run(channel: Channel, clock: Clock) -> Stopped:
     """Serves until Stop; see workers.process. WorkerBootError: the port is taken."""
+    _allow_many_files()
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="disk") as executor:
         return asyncio.run(_run(channel, clock, executor))
+
+
+def _allow_many_files() -> None:
+    """Each connection and each open segment is a descriptor: the usual soft limit of 1,024 is soon reached."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _run(channel: Channel, clock: Clock, executor: ThreadPoolExecutor) -> Stopped:
@@ -88,6 +101,7 @@ class Broker:
             settings=dict(welcome.settings),
         )
         load_handlers()
+        self.context.part(GroupCoordinator)
         self.server = Server(self.context, _limits(config))
         self._listener: socket.socket | None = None
         self._stopped = self.loop.create_future()

@@ -128,8 +128,8 @@ class Partition:
                     now_ms=self.owner.clock.now_ms(),
                     transaction_version=transaction_version,
                 )
-            except StorageIOError as error:
-                self.owner.failed(self, error)
+            except (StorageIOError, LogOfflineError) as error:
+                self._noticed(error)
                 raise
             self._appended(done, 0)
         self.changed()
@@ -151,8 +151,8 @@ class Partition:
         """To be called with the lock held, in a task that nobody cancels: the lock outlasts the thread."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self.owner.executor, work)
-        except StorageIOError as error:
-            self.owner.failed(self, error)
+        except (StorageIOError, LogOfflineError) as error:
+            self._noticed(error)
             raise
 
     def _write(self, data: Buffer, origin: Origin, transaction_version: int) -> Appended:
@@ -165,10 +165,16 @@ class Partition:
                 origin=origin,
                 transaction_version=transaction_version,
             )
-        except StorageIOError as error:
+        except (StorageIOError, LogOfflineError) as error:
             if not self.lock.locked():  # else this is a thread, and who waits for it tells the owner
-                self.owner.failed(self, error)
+                self._noticed(error)
             raise
+
+    def _noticed(self, error: StorageIOError | LogOfflineError) -> None:
+        """Tells the owner of an I/O error, also of one that a background flush met before."""
+        cause = error if isinstance(error, StorageIOError) else self.log.failure
+        if cause is not None and not self.error:
+            self.owner.failed(self, cause)
 
     def _check(self) -> None:
         if self.error:
@@ -201,7 +207,7 @@ class Partition:
 
     async def flushed_to(self, offset: int) -> None:
         """Waits until everything below `offset` is on disk: one fsync for as many appends as wait. StorageIOError."""
-        while self.log.recovery_point < offset:
+        while self.log.recovery_point < min(offset, self.log.log_end_offset):
             if self._flush is None or self._flush.done():
                 self._flush = asyncio.get_running_loop().create_task(self._flush_once())
             await asyncio.shield(self._flush)
@@ -220,7 +226,7 @@ class Partition:
             async with self.lock:
                 self.log.flushed(job, now_ms(), failure)
             if failure is not None:
-                self.owner.failed(self, failure)
+                self._noticed(failure)
                 raise failure
         before = self.log.last_stable_offset
         if self.log.high_watermark < self.log.recovery_point:

@@ -106,6 +106,9 @@ async def _append(
 ) -> Appended | None:
     """Checks and appends one record set; fills in `result`."""
     records = produced.records
+    if partition.error:
+        result.error = partition.error
+        return None
     shape = _shape_error(header.version, records)
     if shape is not None or records is None:
         result.error, result.message = shape or (ErrorCode.INVALID_RECORD, None)

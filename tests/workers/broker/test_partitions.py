@@ -423,6 +423,17 @@ def test_a_failing_fsync_is_no_acknowledgement(two_dirs: list[Path]) -> None:
     _on_bad_disk(two_dirs, _NoWrites("/bad/", ("fsync",)), {"flush_messages": 1}, check)
 
 
+def test_a_rolled_segment_that_cannot_be_made_durable(two_dirs: list[Path]) -> None:
+    def check(broker: InProcessBroker, client: RawClient) -> None:
+        # The roll's fsyncs run beside the appends; what they meet counts at the latest with the next append.
+        codes = [produce(client, batch([b"x" * 400_000])).error_code for _ in range(8)]
+        assert codes[0] == 0
+        assert codes[-1] == 56
+        assert broker.in_loop(lambda context: list(context.partitions.offline_log_dirs)) == [str(two_dirs[1])]
+
+    _on_bad_disk(two_dirs, _NoWrites("/bad/", ("fsync",)), {"segment_bytes": 1_048_576}, check)
+
+
 def _latest(client: RawClient) -> Any:
     rows = [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": -1}]}]
     return client.ask(LIST_OFFSETS, 7, {"replica_id": -1, "topics": rows})
