@@ -138,7 +138,6 @@ class Assignment:
             # Given to it when it is back.
             countdown.done()
             return
-        daemon.was_assigned = True
         for entry in entries:
             entry.is_assigned = True
         dirs = sorted({entry.place.log_dir for entry in entries})

@@ -103,8 +103,8 @@ class Daemon:
         self.notifier = Notifier()
         self.begun = time.monotonic()
         self.state = "starting"
-        #: Partitions were given to brokers: the log dirs are in use.
-        self.was_assigned = False
+        #: The markers of the last clean stop are gone: only an orderly stop from here brings them back.
+        self.in_use = False
         self.catalogue: CataloguePart | None = None
         self.metrics: MetricsPart | None = None
         self.metrics_address = ""

@@ -145,8 +145,8 @@ class Startup:
         daemon = self._daemon
         if not self._begun_loading or daemon.is_stopping or self._update is None:
             return
-        partitions = daemon.partitions
-        changes = partitions.apply(self._update, new=False)
+        daemon.in_use = True
+        changes = daemon.partitions.apply(self._update, new=False)
         live: dict[str, frozenset[TopicPartition]] = {str(path): dirs.live for path, dirs in self._found.items()}
         for entry in changes.assign:
             entry.is_new = entry.name not in live.get(entry.place.log_dir, ())

@@ -93,7 +93,7 @@ class Stopping:
         daemon.supervisor.scale("deleter", 0, self.reason)
         daemon.release_waiting()
         written: list[bool] = []
-        if daemon.was_assigned:
+        if daemon.in_use:
             daemon.checkpoints.write_all(lambda: written.append(True))
         else:
             written.append(True)
@@ -135,7 +135,7 @@ class Stopping:
             _log.error(f"a log dir was not marked as stopped in good order: {error}")
             written.append(False)
 
-        for path in daemon.dirs.online if daemon.was_assigned else []:
+        for path in daemon.dirs.online if daemon.in_use else []:
             if not self._is_clean(path):
                 self.unclean.append(str(path))
                 _log.warning(f"{path} is recovered at the next start: not every log in it was closed in good order")
@@ -159,6 +159,9 @@ class Stopping:
     def _owners_by_dir(self) -> dict[str, set[WorkerId]]:
         owners: dict[str, set[WorkerId]] = {}
         for entry in self._daemon.partitions.entries.values():
+            if entry.offline and self._daemon.dirs.is_online(entry.place.log_dir):
+                # It could not be loaded, so what lies there is not known to be whole.
+                self._daemon.dirs.note_not_loaded(Path(entry.place.log_dir))
             if entry.is_assigned or entry.is_ready:
                 owners.setdefault(entry.place.log_dir, set()).add(entry.owner)
             elif not entry.offline:

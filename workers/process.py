@@ -144,6 +144,7 @@ def _end_with_coordinator(run_dir: Path, writes: bool) -> None:
         threading.Thread(target=_watch, args=(watch, run_dir), name="coordinator-watch", daemon=True).start()
     # It may have died before we asked to be told.
     if coordinator_pid(run_dir) != parent or os.getppid() != parent:
+        sweep(run_dir)
         sys.exit(EXIT_COORDINATOR_GONE)
 
 

@@ -35,7 +35,6 @@ class FakeDaemon:
         self.offline: dict[Path, str] = {}
         self.up = True
         self.is_stopping = False
-        self.was_assigned = False
         self.served: set[WorkerId] = set()
         self.asked: list[tuple[Any, Callable[[Message], None]]] = []
         self.deleted: list[str] = []

@@ -78,6 +78,7 @@ def test_any_worker_may_be_killed(fast_dir: Path, kind: str) -> None:
 def test_all_end_with_a_coordinator_that_is_killed(fast_dir: Path) -> None:
     with Serving(fast_dir) as serving:
         serving.start()
+        until(lambda: serving.worker("retention-0").state == "running", "the worker that sweeps up")
         workers = [worker.pid for worker in serving.status().workers]
         assert sorted(pid for pid in workers if pid) == sorted(serving.survivors())
         serving.signal(signal.SIGKILL)
@@ -254,4 +255,14 @@ def test_a_partition_that_cannot_be_loaded_costs_only_itself(fast_dir: Path) -> 
     with Serving(fast_dir, topics="users:2 bad:1") as serving:
         serving.start()
         assert serving.status().offline == {"bad-0": "its log is damaged"}
+        # Its log dir is not known to be whole, and looked at again at the next start; the other one is.
+        assert serving.stop()[0] == 1
+        assert LogDir(serving.dirs[0]).clean_shutdown() is None
+        assert LogDir(serving.dirs[1]).clean_shutdown() is not None
+
+
+def test_a_daemon_without_topics_leaves_its_dirs_in_good_order_too(fast_dir: Path) -> None:
+    with Serving(fast_dir, topics="") as serving:
+        serving.start()
         assert serving.stop()[0] == 0
+        assert all(LogDir(path).clean_shutdown() for path in serving.dirs)
