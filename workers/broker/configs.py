@@ -1,0 +1,250 @@
+"""DescribeConfigs, IncrementalAlterConfigs, AlterConfigs and ListConfigResources (facts: kafka-protocol 10)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from compactd.config.errors import CompactdError
+from compactd.coordinator.catalogue_messages import (
+    AlterConfigs,
+    ConfigChange,
+    ResourceChange,
+    ResourceResult,
+    ResourceResults,
+    ResourceType,
+)
+from compactd.storage.names import is_topic_name
+from compactd.workers.broker.api_keys import (
+    ALTER_CONFIGS,
+    DESCRIBE_CONFIGS,
+    INCREMENTAL_ALTER_CONFIGS,
+    LIST_CONFIG_RESOURCES,
+)
+from compactd.workers.broker.config_values import ConfigValues, Entry
+from compactd.workers.broker.context import Context
+from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.requests import RequestHeader, handles
+
+_LOGGER = logging.getLogger(__name__)
+_BROKER_LOGGER = 8
+#: In the order in which ListConfigResources gives them.
+_LISTED = (
+    _BROKER_LOGGER,
+    ResourceType.BROKER,
+    ResourceType.TOPIC,
+    ResourceType.GROUP,
+    ResourceType.CLIENT_METRICS,
+)  # fmt: skip
+_LISTS_ALL = 1
+
+
+class _RefusedError(Exception):
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+# ---- describing
+
+
+@handles(DESCRIBE_CONFIGS, 1, 4)
+async def describe_configs(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
+    """All settings of each resource, or those asked for; unknown ones are left out."""
+    values = ConfigValues(context)
+    with_documentation = getattr(request, "include_documentation", False)
+    results = []
+    for resource in request.resources:
+        error, message = ErrorCode.NONE, ""
+        entries: Sequence[Entry] = ()
+        try:
+            entries = _entries(context, values, resource.resource_type, resource.resource_name)
+        except _RefusedError as refusal:
+            error, message = refusal.code, refusal.message
+        wanted = set(resource.configuration_keys or ())
+        results.append(
+            {
+                "error_code": error,
+                "error_message": message if error else None,
+                "resource_type": resource.resource_type,
+                "resource_name": resource.resource_name,
+                "configs": [
+                    _told(entry, request.include_synonyms, with_documentation)
+                    for entry in entries
+                    if not wanted or entry.name in wanted
+                ],
+            }
+        )
+    return {"results": results}
+
+
+def _told(entry: Entry, with_synonyms: bool, with_documentation: bool) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "value": entry.value,
+        "read_only": entry.read_only,
+        "config_source": entry.source,
+        "is_sensitive": False,
+        "synonyms": [each._asdict() for each in entry.synonyms] if with_synonyms else [],
+        "config_type": entry.type,
+        "documentation": entry.documentation if with_documentation else None,
+    }
+
+
+def _entries(context: Context, values: ConfigValues, kind: int, name: str) -> Sequence[Entry]:
+    image = context.image
+    if kind == ResourceType.TOPIC:
+        topic = image.topic(name)
+        if topic is not None:
+            return values.of_topic(topic.configs)
+        if is_topic_name(name):
+            raise _RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
+        raise _RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: '{name}'")
+    if kind == ResourceType.BROKER:
+        if not name:
+            return values.of_cluster()
+        _check_node(context, name, " or empty string")
+        return values.of_broker()
+    if kind == _BROKER_LOGGER:
+        if not name:
+            raise _RefusedError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+        _check_node(context, name, "")
+        return values.of_loggers()
+    if kind == ResourceType.GROUP:
+        if not name:
+            raise _RefusedError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+        return values.of_group(image.group_configs.get(name, {}))
+    if kind == ResourceType.CLIENT_METRICS:
+        if not name:
+            raise _RefusedError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
+        return values.of_client_metrics(image.client_metrics.get(name, {}))
+    raise _RefusedError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type {kind}")
+
+
+def _check_node(context: Context, name: str, otherwise: str) -> None:
+    """A client asks the broker that it asks about; to it, each worker is one."""
+    if not name.lstrip("+-").isdigit() or not name.isascii():
+        raise _RefusedError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
+    if int(name) not in (context.node_id, context.config.node_id):
+        text = f"Unexpected broker id, expected {context.node_id}{otherwise}, but received {name}"
+        raise _RefusedError(ErrorCode.INVALID_REQUEST, text)
+
+
+# ---- altering
+
+
+@handles(INCREMENTAL_ALTER_CONFIGS, 0, 1)
+async def incremental_alter_configs(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
+    """Sets, deletes, appends to and subtracts from single settings."""
+    return {"responses": await _alter(context, request, incremental=True)}
+
+
+@handles(ALTER_CONFIGS, 0, 2)
+async def alter_configs(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
+    """Replaces all settings of each resource."""
+    return {"responses": await _alter(context, request, incremental=False)}
+
+
+class _Asked(NamedTuple):
+    """A resource as the client named it, and as the catalogue does."""
+
+    type: int
+    name: str
+    name_there: str
+
+
+async def _alter(context: Context, request: Any, incremental: bool) -> list[dict[str, Any]]:
+    asked = [_Asked(each.resource_type, each.resource_name, _name_there(context, each)) for each in request.resources]
+    changes = [
+        ResourceChange(
+            type=resource.resource_type,
+            name=each.name_there,
+            configs=tuple(
+                ConfigChange(
+                    name=config.name,
+                    value=config.value,
+                    operation=config.config_operation if incremental else 0,
+                )
+                for config in resource.configs
+            ),
+        )
+        for each, resource in zip(asked, request.resources, strict=True)
+    ]
+    loggers = [each for each in asked if each.type == _BROKER_LOGGER]
+    results = [_logger_refused(each) for each in loggers]
+    wanted = [change for change in changes if change.type != _BROKER_LOGGER]
+    if wanted:
+        arguments = AlterConfigs(
+            resources=tuple(wanted), incremental=incremental, validate_only=request.validate_only
+        )  # fmt: skip
+        results += await _changed(context, arguments)
+    told = {(each.type, each.name_there): each.name for each in asked}
+    return [
+        {
+            "error_code": result.error,
+            "error_message": result.message,
+            "resource_type": result.type,
+            "resource_name": told.get((result.type, result.name), result.name),
+        }
+        for result in {(each.type, each.name): each for each in results}.values()
+    ]
+
+
+def _name_there(context: Context, resource: Any) -> str:
+    """Settings of a worker are those of the node."""
+    name: str = resource.resource_name
+    if resource.resource_type == ResourceType.BROKER and name == str(context.node_id):
+        return str(context.config.node_id)
+    return name
+
+
+def _logger_refused(asked: _Asked) -> ResourceResult:
+    return ResourceResult(
+        type=asked.type,
+        name=asked.name,
+        error=ErrorCode.INVALID_REQUEST,
+        message="There is one level for all loggers: the broker's setting log.level.",
+    )
+
+
+async def _changed(context: Context, arguments: AlterConfigs) -> Iterable[ResourceResult]:
+    try:
+        return (await context.catalogue.change("alter_configs", arguments, ResourceResults)).results
+    except TimeoutError:
+        error, message = ErrorCode.REQUEST_TIMED_OUT, "The catalogue did not answer in time."
+    except CompactdError as refusal:
+        _LOGGER.warning("alter_configs: %s", refusal)
+        error, message = ErrorCode.UNKNOWN_SERVER_ERROR, str(refusal)
+    return [
+        ResourceResult(type=each.type, name=each.name, error=error, message=message) for each in arguments.resources
+    ]
+
+
+# ---- listing
+
+
+@handles(LIST_CONFIG_RESOURCES, 0, 1)
+async def list_config_resources(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
+    """What has settings: v0 knows subscriptions to metrics only, v1 everything."""
+    kinds = set(getattr(request, "resource_types", ())) if header.version >= _LISTS_ALL else {_LISTED[-1]}
+    if not kinds <= set(_LISTED):
+        return {"error_code": ErrorCode.UNSUPPORTED_VERSION}
+    image = context.image
+    nodes = [str(node.node_id) for node in image.nodes]
+    names: dict[int, Iterable[str]] = {
+        _BROKER_LOGGER: nodes,
+        ResourceType.BROKER: nodes,
+        ResourceType.TOPIC: (topic.name for topic in image),
+        ResourceType.GROUP: sorted(name for name, configs in image.group_configs.items() if configs),
+        ResourceType.CLIENT_METRICS: sorted(name for name, configs in image.client_metrics.items() if configs),
+    }
+    return {
+        "config_resources": [
+            {"resource_name": name, "resource_type": int(kind)}
+            for kind in _LISTED
+            if not kinds or kind in kinds
+            for name in names[kind]
+        ]
+    }

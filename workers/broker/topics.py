@@ -1,0 +1,183 @@
+"""CreateTopics, DeleteTopics and CreatePartitions (facts: kafka-protocol 9).
+
+The catalogue decides; here are the forms of the request's versions. Topics that Metadata creates on its own are in
+`metadata`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from compactd.config.errors import CompactdError
+from compactd.coordinator.catalogue_messages import (
+    NO_ID,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    MorePartitions,
+    NewTopic,
+    TopicResult,
+    TopicResults,
+)
+from compactd.storage.names import parse_uuid, uuid_text
+from compactd.workers.broker.api_keys import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
+from compactd.workers.broker.config_values import ConfigValues
+from compactd.workers.broker.context import Context
+from compactd.workers.broker.decoding import milliseconds
+from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.requests import RequestHeader, handles
+
+_LOGGER = logging.getLogger(__name__)
+
+#: DeleteTopics: topics by name or id; CreateTopics: its answer tells of configs.
+_DELETE_BY_ID, _TELLS_CONFIGS = 6, 5
+#: DeleteTopics knows TOPIC_DELETION_DISABLED from here on.
+_KNOWS_DISABLED = 3
+
+
+@handles(CREATE_TOPICS, 2, 7)
+async def create_topics(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
+    """Each topic by itself; what is created is there when this is answered."""
+    arguments = CreateTopics(
+        topics=tuple(
+            NewTopic(
+                name=topic.name,
+                num_partitions=topic.num_partitions,
+                replication_factor=topic.replication_factor,
+                assignments=tuple(
+                    (each.partition_index, tuple(_nodes(context, each.broker_ids))) for each in topic.assignments
+                ),
+                configs=tuple((each.name, each.value) for each in topic.configs),
+            )
+            for topic in request.topics
+        ),
+        validate_only=request.validate_only,
+    )
+    given = {topic.name: {each.name: each.value for each in topic.configs} for topic in request.topics}
+    results = await _change(context, "create_topics", arguments, [topic.name for topic in request.topics])
+    # Kafka creates, and says that it took too long.
+    hurried = milliseconds(request.timeout) <= 0 and not request.validate_only
+    return {"topics": [_created(context, header.version, result, given, hurried) for result in results]}
+
+
+def _created(
+    context: Context, version: int, result: TopicResult, given: dict[str, dict[str, str | None]], hurried: bool
+) -> dict[str, Any]:
+    name = result.name or ""
+    if hurried and not result.error:
+        return _failed(name, ErrorCode.REQUEST_TIMED_OUT, None)
+    if result.error:
+        return _failed(name, result.error, result.message)
+    configs: list[dict[str, Any]] = []
+    if version >= _TELLS_CONFIGS:
+        values = ConfigValues(context)
+        overrides = {key: value for key, value in given.get(name, {}).items() if value is not None}
+        configs = [
+            {
+                "name": each.name,
+                "value": each.value,
+                "read_only": False,
+                "config_source": each.source,
+                "is_sensitive": False,
+            }
+            for each in values.of_topic(overrides)
+        ]
+    return {
+        "name": name,
+        "topic_id": None if result.topic_id == NO_ID else parse_uuid(result.topic_id),
+        "error_code": ErrorCode.NONE,
+        "error_message": None,
+        "num_partitions": result.num_partitions,
+        "replication_factor": result.replication_factor,
+        "configs": configs,
+    }
+
+
+def _failed(name: str, error: int, message: str | None) -> dict[str, Any]:
+    return {
+        "name": name,
+        "error_code": error,
+        "error_message": message,
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "configs": [],
+    }
+
+
+@handles(DELETE_TOPICS, 1, 6)
+async def delete_topics(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
+    """By name, or from v6 on by id."""
+    if header.version >= _DELETE_BY_ID:
+        asked = [
+            (topic.name, NO_ID if topic.topic_id is None else uuid_text(topic.topic_id)) for topic in request.topics
+        ]
+    else:
+        asked = [(name, NO_ID) for name in request.topic_names]
+    names = [name for name, _ in asked]
+    results = await _change(context, "delete_topics", DeleteTopics(topics=tuple(asked)), names)
+    responses = []
+    for result in results:
+        error = result.error
+        if error == ErrorCode.TOPIC_DELETION_DISABLED and header.version < _KNOWS_DISABLED:
+            error = ErrorCode.INVALID_REQUEST
+        responses.append(
+            {
+                "name": result.name if header.version >= _DELETE_BY_ID else result.name or "",
+                "topic_id": None if result.topic_id == NO_ID else parse_uuid(result.topic_id),
+                "error_code": error,
+                "error_message": result.message,
+            }
+        )
+    return {"responses": responses}
+
+
+@handles(CREATE_PARTITIONS, 0, 3)
+async def create_partitions(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
+    """Topics grow; they never shrink."""
+    arguments = CreatePartitions(
+        topics=tuple(
+            MorePartitions(
+                name=topic.name,
+                count=topic.count,
+                assignments=None
+                if topic.assignments is None
+                else tuple(tuple(_nodes(context, each.broker_ids)) for each in topic.assignments),
+            )
+            for topic in request.topics
+        ),
+        validate_only=request.validate_only,
+    )
+    results = await _change(context, "create_partitions", arguments, [topic.name for topic in request.topics])
+    return {
+        "results": [
+            {"name": result.name or "", "error_code": result.error, "error_message": result.message}
+            for result in results
+        ]
+    }
+
+
+def _nodes(context: Context, broker_ids: Iterable[int]) -> list[int]:
+    """Replicas as the catalogue knows them: to clients each worker is a broker, to the catalogue there is one."""
+    workers = {node.node_id for node in context.image.nodes}
+    return [context.config.node_id if each in workers else each for each in broker_ids]
+
+
+async def _change(
+    context: Context,
+    operation: str,
+    arguments: CreateTopics | DeleteTopics | CreatePartitions,
+    names: Sequence[str | None],
+) -> tuple[TopicResult, ...]:
+    """The catalogue's results; where it gives none, that for each topic."""
+    if not arguments.topics:
+        return ()
+    try:
+        return (await context.catalogue.change(operation, arguments, TopicResults)).results
+    except TimeoutError:
+        error, message = ErrorCode.REQUEST_TIMED_OUT, "The catalogue did not answer in time."
+    except CompactdError as refusal:
+        _LOGGER.warning("%s: %s", operation, refusal)
+        error, message = ErrorCode.UNKNOWN_SERVER_ERROR, str(refusal)
+    return tuple(TopicResult(name=name, error=error, message=message) for name in names)
