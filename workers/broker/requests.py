@@ -44,6 +44,14 @@ HANDLER_MODULES = (
     "leader_epochs",
     "delete_records",
     "describe_log_dirs",
+    "topics",
+    "configs",
+    "init_producer_id",
+    "groups.find_coordinator",
+    "groups.membership",
+    "groups.offset_commit",
+    "groups.offset_fetch",
+    "groups.administration",
 )
 
 

@@ -1,0 +1,105 @@
+"""A broker under test with a real catalogue behind it, in the same process: what clients change, changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from compactd.config.settings import CleanerConfig, DaemonConfig, StorageConfig, TopicConfig
+from compactd.coordinator.catalogue import Catalogue
+from compactd.coordinator.interfaces import CatalogueSetup, Settings
+from compactd.workers.messages import (
+    AssignPartitions,
+    CatalogueChange,
+    CatalogueChanged,
+    CatalogueTopic,
+    CatalogueUpdate,
+    Failed,
+    Message,
+    PartitionAssignment,
+    PartitionsReady,
+    ReleasePartitions,
+)
+from tests.workers.broker.harness import NODE_ID, InProcessBroker
+
+#: Quick groups: nobody waits for others to come.
+QUICK = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 2}
+
+
+class CatalogueBroker(InProcessBroker):
+    """`with CatalogueBroker(log_dirs) as broker:` with topics, partitions and settings as the log dirs hold them."""
+
+    def __init__(
+        self, log_dirs: Sequence[Path], settings: Mapping[str, object] | None = None, clean: bool = True
+    ) -> None:
+        super().__init__(log_dirs, {"auto.create.topics.enable": "false", **QUICK, **(settings or {})}, clean)
+        daemon = {"auto.create.topics.enable": "false", **QUICK, **(settings or {}), "node.id": NODE_ID}
+        parts = Settings(
+            storage=StorageConfig.from_strings({"log.dirs": ",".join(self.log_dirs)}),
+            cleaner=CleanerConfig.from_strings({}),
+            daemon=DaemonConfig.from_strings(daemon),
+        )
+        self.catalogue = Catalogue.open(CatalogueSetup(tuple(map(Path, self.log_dirs)), {}, parts, self.clock))
+        self._assigned: set[tuple[str, str, int]] = set()
+
+    def __enter__(self) -> CatalogueBroker:
+        super().__enter__()
+        request_id = self._assign(self.catalogue.full_update())
+        if request_id:
+            self.answer_to(request_id, PartitionsReady)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            super().__exit__(kind, error, trace)
+        finally:
+            self.catalogue.close()
+
+    def _update(self, full: bool = False, topics: Sequence[CatalogueTopic] = (), deleted: Sequence[str] = ()) -> None:
+        """The port is known: the catalogue starts, and tells everything."""
+        self.channel.put(self.catalogue.start(((NODE_ID, "127.0.0.1", self.port),)))
+
+    def _assign(self, update: CatalogueUpdate) -> int:
+        """Has the broker own partitions that are new to it; 0: there are none."""
+        wanted = [
+            PartitionAssignment(
+                topic=topic.name,
+                partition=each.partition,
+                topic_id=topic.topic_id,
+                log_dir=each.log_dir,
+                config=TopicConfig.from_strings(topic.configs),
+                leader_epoch=each.leader_epoch,
+            )
+            for topic in update.topics
+            for each in topic.partitions
+            if (topic.name, topic.topic_id, each.partition) not in self._assigned
+        ]
+        self._assigned |= {(each.topic, each.topic_id, each.partition) for each in wanted}
+        if not wanted:
+            return 0
+        request_id = self.next_id()
+        clean = tuple(self.log_dirs) if self.clean else ()
+        self.channel.put(AssignPartitions(request_id=request_id, partitions=tuple(wanted), clean_log_dirs=clean))
+        return request_id
+
+    def _catalogue(self, message: Message) -> None:
+        """Answers what the broker asks of the catalogue; called in the broker's thread."""
+        if not isinstance(message, CatalogueChange):
+            return
+        try:
+            outcome = self.catalogue.change(message.operation, message.arguments)
+        except Exception as error:
+            self.channel.put(Failed(request_id=message.request_id, error=type(error).__name__, message=str(error)))
+            raise
+        if outcome.update is not None:
+            gone = [key for key in self._assigned if key[0] in outcome.update.deleted]
+            self._assigned.difference_update(gone)
+            if gone:
+                names = tuple(f"{topic}-{partition}" for topic, _, partition in gone)
+                self.channel.put(ReleasePartitions(request_id=self.next_id(), partitions=names))
+            self.channel.put(outcome.update)
+            self._assign(outcome.update)
+        self.channel.put(CatalogueChanged(request_id=message.request_id, results=outcome.results))

@@ -1,0 +1,147 @@
+"""ListGroups, DescribeGroups and DeleteGroups (facts: kafka-protocol 13.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from compactd.storage.metadata.offsets import encode_offsets_record
+from compactd.workers.broker.api_keys import DELETE_GROUPS, DESCRIBE_GROUPS, LIST_GROUPS
+from compactd.workers.broker.context import Context
+from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.groups.coordinator import GroupCoordinator
+from compactd.workers.broker.groups.group import ClassicGroup, GroupError
+from compactd.workers.broker.groups.member import State
+from compactd.workers.broker.groups.records import KeyValue, group_tombstone, offset_record
+from compactd.workers.broker.groups.shard import Shard
+from compactd.workers.broker.metadata import GROUP_OPERATIONS, NOT_ASKED
+from compactd.workers.broker.requests import RequestHeader, handles
+
+_CLASSIC = "classic"
+#: DescribeGroups says from here on that a group is not there.
+_KNOWS_GROUP = 6
+
+
+@handles(LIST_GROUPS, 0, 5)
+async def list_groups(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
+    """The groups of this broker; a client asks every broker."""
+    groups = context.part(GroupCoordinator)
+    if groups.is_loading:
+        return {"error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+    states = {each.lower() for each in getattr(request, "states_filter", ())}
+    kinds = {each.lower() for each in getattr(request, "types_filter", ())}
+    return {
+        "groups": [
+            each
+            for shard in groups
+            for each in _listed(shard)
+            if (not states or each["group_state"].lower() in states) and (not kinds or each["group_type"] in kinds)
+        ]
+    }
+
+
+def _listed(shard: Shard) -> Iterator[dict[str, Any]]:
+    for group_id, group in shard.state.groups.items():
+        yield {
+            "group_id": group_id,
+            "protocol_type": group.protocol_type or "",
+            "group_state": str(group.state),
+            "group_type": _CLASSIC,
+        }
+    for group_id, other in shard.state.others.items():
+        yield {
+            "group_id": group_id,
+            "protocol_type": other.kind,
+            "group_state": str(State.STABLE if other.members else State.EMPTY),
+            "group_type": other.kind,
+        }
+
+
+@handles(DESCRIBE_GROUPS, 0, 6)
+async def describe_groups(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
+    """Members, and what they were assigned."""
+    operations = GROUP_OPERATIONS if getattr(request, "include_authorized_operations", False) else NOT_ASKED
+    return {
+        "groups": [
+            {**_described(context, header.version, group_id), "authorized_operations": operations}
+            for group_id in request.groups
+        ]
+    }
+
+
+def _described(context: Context, version: int, group_id: str) -> dict[str, Any]:
+    try:
+        group = context.part(GroupCoordinator).shard(group_id).group(group_id)
+    except GroupError as error:
+        return {"error_code": error.code, "group_id": group_id}
+    if group is None:
+        dead: dict[str, Any] = {"group_id": group_id, "group_state": str(State.DEAD)}
+        if version >= _KNOWS_GROUP:
+            dead |= {"error_code": ErrorCode.GROUP_ID_NOT_FOUND, "error_message": f"Group {group_id} not found."}
+        return dead
+    is_stable = group.state is State.STABLE
+    return {
+        "error_code": ErrorCode.NONE,
+        "group_id": group_id,
+        "group_state": str(group.state),
+        "protocol_type": group.protocol_type or "",
+        "protocol_data": (group.protocol_name or "") if is_stable else "",
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "member_metadata": member.metadata(group.protocol_name) if is_stable else b"",
+                "member_assignment": member.assignment if is_stable else b"",
+            }
+            for member in group.members.values()
+        ],
+    }
+
+
+@handles(DELETE_GROUPS, 0, 2)
+async def delete_groups(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
+    """Groups that nobody is in, with everything that they committed."""
+    results = []
+    for group_id in request.groups_names:
+        error = ErrorCode.NONE
+        try:
+            shard = context.part(GroupCoordinator).shard(group_id)
+            await _delete(shard, group_id)
+        except GroupError as refusal:
+            error = refusal.code
+        results.append({"group_id": group_id, "error_code": error})
+    return {"results": results}
+
+
+async def _delete(shard: Shard, group_id: str) -> None:
+    await shard.commit(lambda _: _deletion(shard, group_id))
+
+
+def _deletion(shard: Shard, group_id: str) -> tuple[list[KeyValue], Callable[[int], None], None]:
+    group, other = shard.group(group_id), shard.state.others.get(group_id)
+    if group is None and other is None:
+        raise GroupError(ErrorCode.GROUP_ID_NOT_FOUND)
+    if not _is_empty(group) or (other is not None and other.members):
+        raise GroupError(ErrorCode.NON_EMPTY_GROUP)
+    if other is not None and other.kind != "consumer":
+        # Records of these have an order that this broker does not keep.
+        raise GroupError(ErrorCode.GROUP_ID_NOT_FOUND)
+    places = [*shard.state.offsets.get(group_id, {}), *shard.state.pending_of(group_id)]
+    records = [offset_record(group_id, *where, None) for where in dict.fromkeys(places)]
+    if other is None:
+        records.append(group_tombstone(group_id))
+    else:
+        # The order is looked at when they are loaded (facts B2.3).
+        records += [encode_offsets_record(number, {"groupId": group_id}) for number in (6, 4, 3)]
+
+    def apply(_: int) -> None:
+        shard.drop(group_id)
+        shard.state.others.pop(group_id, None)
+
+    return records, apply, None
+
+
+def _is_empty(group: ClassicGroup | None) -> bool:
+    return group is None or group.state is State.EMPTY

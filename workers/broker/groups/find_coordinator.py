@@ -1,0 +1,60 @@
+"""FindCoordinator v0 to v6: the broker that coordinates a group (facts: kafka-protocol 12)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compactd.workers.broker.api_keys import FIND_COORDINATOR
+from compactd.workers.broker.context import Context
+from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.groups.coordinator import GroupCoordinator
+from compactd.workers.broker.groups.records import OFFSETS_TOPIC
+from compactd.workers.broker.requests import RequestHeader, handles
+
+_GROUP, _TRANSACTION, _SHARE = 0, 1, 2
+#: From here on several keys are asked for at once, and share groups may be.
+_BATCHED, _WITH_SHARES = 4, 6
+
+
+@handles(FIND_COORDINATOR, 0, 6)
+async def find_coordinator(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
+    """Creates the coordinator's topic where it is not there yet."""
+    kind = getattr(request, "key_type", _GROUP)
+    if header.version < _BATCHED:
+        found = await _find(context, header.version, kind, request.key)
+        # Kafka says NONE here, and nothing in later versions.
+        if not found["error_code"]:
+            found["error_message"] = "NONE"
+        del found["key"]
+        return found
+    return {"coordinators": [await _find(context, header.version, kind, key) for key in request.coordinator_keys]}
+
+
+async def _find(context: Context, version: int, kind: int, key: str) -> dict[str, Any]:
+    if kind not in (_GROUP, _TRANSACTION, _SHARE) or (kind == _SHARE and version < _WITH_SHARES):
+        return _refused(key, ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {kind}")
+    if kind != _GROUP:
+        # Any other code would have clients ask for ever.
+        what = "transactions" if kind == _TRANSACTION else "share groups"
+        return _refused(key, ErrorCode.UNSUPPORTED_VERSION, f"this broker does not serve {what}")
+    groups = context.part(GroupCoordinator)
+    number = groups.partition_of(key)
+    if number is None:
+        await groups.create_topic()
+        number = groups.partition_of(key)
+    known = None if number is None else context.image.partition(OFFSETS_TOPIC, number)
+    node = None if known is None or not known.online else context.image.leader(known)
+    if node is None:
+        return _refused(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator is not available.")
+    return {
+        "key": key,
+        "node_id": node.node_id,
+        "host": node.host,
+        "port": node.port,
+        "error_code": ErrorCode.NONE,
+        "error_message": "",
+    }
+
+
+def _refused(key: str, error: ErrorCode, message: str) -> dict[str, Any]:
+    return {"key": key, "node_id": -1, "host": "", "port": -1, "error_code": error, "error_message": message}

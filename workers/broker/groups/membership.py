@@ -1,0 +1,179 @@
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup: members come and go (facts: kafka-protocol 13.2, 13.5)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from compactd.workers.broker.api_keys import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
+from compactd.workers.broker.context import Context
+from compactd.workers.broker.decoding import milliseconds
+from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.groups.coordinator import GroupCoordinator
+from compactd.workers.broker.groups.group import ClassicGroup, GroupError
+from compactd.workers.broker.groups.member import Join, JoinAnswer, Moment, SyncAnswer
+from compactd.workers.broker.groups.shard import Shard
+from compactd.workers.broker.requests import RequestHeader, handles
+
+_NO_TYPE_BEFORE = 7
+
+
+@handles(JOIN_GROUP, 0, 9)
+async def join_group(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
+    """Waits until the group has rebalanced."""
+    try:
+        answer = await _join(context, header, request)
+    except GroupError as error:
+        answer = JoinAnswer(error.code, request.member_id)
+    # Null came with v7.
+    no_name = None if header.version >= _NO_TYPE_BEFORE else ""
+    return {
+        "error_code": answer.error,
+        "generation_id": answer.generation,
+        "protocol_type": answer.protocol_type,
+        "protocol_name": no_name if answer.protocol_name is None else answer.protocol_name,
+        "leader": answer.leader,
+        "skip_assignment": answer.skip_assignment,
+        "member_id": answer.member_id,
+        "members": [
+            {"member_id": each.member_id, "group_instance_id": each.instance_id, "metadata": each.metadata}
+            for each in answer.members
+        ],
+    }
+
+
+async def _join(context: Context, header: RequestHeader, request: Any) -> JoinAnswer:
+    session_ms = milliseconds(request.session_timeout)
+    join = Join(
+        member_id=request.member_id,
+        instance_id=getattr(request, "group_instance_id", None),
+        client_id=header.client_id,
+        client_host=header.peer.client_host,
+        session_timeout_ms=session_ms,
+        # v0 has one timeout for both.
+        rebalance_timeout_ms=milliseconds(getattr(request, "rebalance_timeout", request.session_timeout)),
+        protocol_type=request.protocol_type,
+        protocols=tuple((each.name, bytes(each.metadata)) for each in request.protocols),
+        needs_known_id=header.version >= 4,
+        may_skip_assignment=header.version >= 9,
+    )
+    shard = _shard(context, request.group_id)
+    config = context.config
+    if not config.group_min_session_timeout_ms <= session_ms <= config.group_max_session_timeout_ms:
+        raise GroupError(ErrorCode.INVALID_SESSION_TIMEOUT)
+    ticket: asyncio.Future[JoinAnswer] = context.loop.create_future()
+
+    def work(now: Moment) -> tuple[ClassicGroup, None]:
+        group = shard.group(request.group_id)
+        is_new = group is None and request.group_id not in shard.state.others
+        if is_new and join.member_id:
+            raise GroupError(ErrorCode.UNKNOWN_MEMBER_ID)
+        group = shard.get_or_make(request.group_id, now)
+        group.join(join, ticket, now)
+        # A new group is stored at once, whatever became of the join.
+        group.unsaved = group.unsaved or is_new
+        return group, None
+
+    await shard.change(work)
+    return await ticket
+
+
+@handles(SYNC_GROUP, 0, 5)
+async def sync_group(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
+    """Waits for the leader's assignment."""
+    try:
+        answer = await _sync(context, header, request)
+    except GroupError as error:
+        answer = SyncAnswer(error.code)
+    return {
+        "error_code": answer.error,
+        "protocol_type": answer.protocol_type,
+        "protocol_name": answer.protocol_name,
+        "assignment": answer.assignment,
+    }
+
+
+async def _sync(context: Context, header: RequestHeader, request: Any) -> SyncAnswer:
+    protocol_type, protocol_name = getattr(request, "protocol_type", None), getattr(request, "protocol_name", None)
+    if header.version >= 5 and (protocol_type is None or protocol_name is None):
+        raise GroupError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    shard = _shard(context, request.group_id)
+    ticket: asyncio.Future[SyncAnswer] = context.loop.create_future()
+
+    def work(now: Moment) -> tuple[ClassicGroup, None]:
+        group = _known(shard, request.group_id)
+        group.sync(
+            request.member_id,
+            getattr(request, "group_instance_id", None),
+            request.generation_id,
+            protocol_type,
+            protocol_name,
+            {each.member_id: bytes(each.assignment) for each in request.assignments},
+            ticket,
+            now,
+        )
+        return group, None
+
+    await shard.change(work)
+    return await ticket
+
+
+@handles(HEARTBEAT, 0, 4)
+async def heartbeat(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
+    """Says whether to go on, or to join again. Takes no turn: it changes nothing that is stored."""
+    error = ErrorCode.NONE
+    try:
+        shard = _shard(context, request.group_id)
+        _known(shard, request.group_id).heartbeat(
+            request.member_id, getattr(request, "group_instance_id", None), request.generation_id, shard.moment()
+        )
+    except GroupError as refusal:
+        # A coordinator that is loading knows nothing against the member.
+        error = ErrorCode.NONE if refusal.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else refusal.code
+    return {"error_code": error}
+
+
+@handles(LEAVE_GROUP, 0, 5)
+async def leave_group(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
+    """Members leave; from v3 on several at once, each with an answer of its own."""
+    is_batch = hasattr(request, "members")
+    members = request.members if is_batch else [request]
+    who = [(each.member_id, getattr(each, "group_instance_id", None)) for each in members]
+    try:
+        errors = await _leave(context, request.group_id, who)
+    except GroupError as error:
+        return {"error_code": error.code}
+    if not is_batch:
+        return {"error_code": errors[0]}
+    return {
+        "error_code": ErrorCode.NONE,
+        "members": [
+            {"member_id": member_id, "group_instance_id": instance_id, "error_code": error}
+            for (member_id, instance_id), error in zip(who, errors, strict=True)
+        ],
+    }
+
+
+async def _leave(context: Context, group_id: str, who: list[tuple[str, str | None]]) -> list[ErrorCode]:
+    shard = _shard(context, group_id)
+
+    def work(now: Moment) -> tuple[ClassicGroup | None, list[ErrorCode]]:
+        group = shard.group(group_id)
+        if group is None:
+            return None, [ErrorCode.UNKNOWN_MEMBER_ID] * len(who)
+        return group, group.leave(who, now)
+
+    return await shard.change(work)
+
+
+def _shard(context: Context, group_id: str) -> Shard:
+    if not group_id:
+        raise GroupError(ErrorCode.INVALID_GROUP_ID)
+    return context.part(GroupCoordinator).shard(group_id)
+
+
+def _known(shard: Shard, group_id: str) -> ClassicGroup:
+    group = shard.group(group_id)
+    if group is None:
+        raise GroupError(ErrorCode.UNKNOWN_MEMBER_ID)
+    return group

@@ -1,0 +1,372 @@
+"""One partition of `__consumer_offsets` and its groups: one change at a time, written to the log before anybody is told.
+
+A change is made in memory, then its record is appended, then the answers go out; all of that under `lock`, so that nobody
+sees what may not be written. When an append fails, memory and log may differ: every group is given up, its members are
+told to look for their coordinator again, and the partition is loaded anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, TypeVar
+
+from compactd.config.errors import CompactdError
+from compactd.storage.log import Origin
+from compactd.storage.records.builder import build_batch
+from compactd.storage.records.record import Record
+from compactd.workers.broker.context import Context
+from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.groups.group import ClassicGroup, GroupError
+from compactd.workers.broker.groups.loading import load
+from compactd.workers.broker.groups.member import NEVER, Answer, GroupSettings, Moment, State, Ticket, refusal
+from compactd.workers.broker.groups.records import KeyValue, group_record, group_tombstone, offset_record
+from compactd.workers.broker.groups.state import GroupState
+from compactd.workers.broker.partition import Partition
+
+_LOGGER = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+#: A partition that could not be loaded is tried again after this long.
+_RETRY_SECONDS = 10.0
+
+
+class Phase(Enum):
+    """Of a shard's life."""
+
+    LOADING = 1
+    READY = 2
+    FAILED = 3
+    GONE = 4
+
+
+class Shard:
+    """Belongs to the broker's loop."""
+
+    def __init__(self, context: Context, partition: Partition) -> None:
+        self.context = context
+        self.partition = partition
+        self.number = partition.topic_partition.partition
+        self.lock = asyncio.Lock()
+        self.phase = Phase.LOADING
+        self.state = self._empty()
+        #: Group id to when it is looked at next, and the timer.
+        self._timers: dict[str, tuple[float, asyncio.TimerHandle]] = {}
+        self.loaded = asyncio.Event()
+        partition.watchers.add(self)
+        context.spawn(self._load())
+
+    def _empty(self) -> GroupState:
+        config = self.context.config
+        settings = GroupSettings(config.group_initial_rebalance_delay_ms, config.group_max_size)
+        return GroupState(lambda group_id, wall_ms: ClassicGroup(group_id, settings, wall_ms))
+
+    def moment(self) -> Moment:
+        """Now."""
+        clock = self.context.clock
+        return Moment(clock.monotonic() * 1000, clock.now_ms())
+
+    # ---- its life
+
+    async def _load(self) -> None:
+        state = self._empty()
+        started = self.context.clock.monotonic()
+        async with self.lock:
+            try:
+                end = await self.context.in_thread(lambda: load(self.partition.log, state))
+            except CompactdError as error:
+                _LOGGER.error("the groups of %s can not be loaded: %s", self.partition, error)
+                self._failed()
+                return
+            if self.phase is not Phase.LOADING:
+                return
+            self.state = state
+            self.phase = Phase.READY
+            now = self.moment()
+            for number, count in state.unknown.items():
+                _LOGGER.warning("%s: %d records of type %d are passed over", self.partition, count, number)
+            for group in list(state.groups.values()):
+                group.loaded(now)
+                self._watch(group)
+        self.loaded.set()
+        _LOGGER.debug(
+            "%s: %d groups loaded up to %d in %.3f s",
+            self.partition,
+            len(state.groups),
+            end,
+            self.context.clock.monotonic() - started,
+        )
+
+    def _failed(self) -> None:
+        self._give_up(Phase.FAILED)
+        if not self.partition.error:
+            self.context.loop.call_later(_RETRY_SECONDS, self._retry)
+
+    def _retry(self) -> None:
+        if self.phase is Phase.FAILED and not self.partition.error:
+            self.phase = Phase.LOADING
+            self.loaded.clear()
+            self.context.spawn(self._load())
+
+    def gone(self) -> None:
+        """The partition is not this broker's any more."""
+        self._give_up(Phase.GONE)
+        self.partition.watchers.discard(self)
+
+    def _give_up(self, phase: Phase) -> None:
+        self.phase = phase
+        for _, timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        for group in self.state.groups.values():
+            group.die(ErrorCode.NOT_COORDINATOR)
+            _deliver(group.take_answers())
+        self.state = self._empty()
+        self.loaded.set()
+
+    # ---- partition.Watcher
+
+    def appended(self, size: int) -> None:
+        """Our own records."""
+
+    def changed(self) -> None:
+        """The partition may have gone offline."""
+        if self.partition.error and self.phase in (Phase.LOADING, Phase.READY):
+            self._give_up(Phase.FAILED)
+
+    # ---- changes
+
+    def check(self) -> None:
+        """GroupError where nothing can be asked here now."""
+        if self.phase is Phase.LOADING:
+            raise GroupError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        if self.phase is not Phase.READY or self.partition.error:
+            raise GroupError(ErrorCode.NOT_COORDINATOR)
+
+    def group(self, group_id: str) -> ClassicGroup | None:
+        return self.state.groups.get(group_id)
+
+    def get_or_make(self, group_id: str, now: Moment) -> ClassicGroup:
+        """GroupError for one of another protocol, which classic members can't join."""
+        if group_id in self.state.others:
+            raise GroupError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        group = self.state.groups.get(group_id)
+        if group is None:
+            group = self.state.groups[group_id] = self.state.new_group(group_id, now.wall_ms)
+        return group
+
+    async def change(self, work: Callable[[Moment], tuple[ClassicGroup | None, _T]]) -> _T:
+        """Runs `work`, which returns the group that it touched, and a result; stores and answers what came of it.
+
+        GroupError as `check`, and those of `work`. The result is returned once it is durable, if the topic asks for that.
+        """
+        async with self.lock:
+            self.check()
+            group, result = work(self.moment())
+            if group is None:
+                return result
+            flush, answers = await self._settle(group)
+        try:
+            await self._durable(flush)
+        except GroupError as error:
+            answers = [(ticket, refusal(answer, error.code)) for ticket, answer in answers]
+        _deliver(answers)
+        return result
+
+    async def write(self, records: Sequence[KeyValue]) -> tuple[int, int]:
+        """Appends one batch, with the lock held. Returns the first offset, and up to where to flush (0: not at all).
+
+        GroupError: it does not fit (nothing has changed), or the log is gone.
+        """
+        if not records:
+            return -1, 0
+        data = self._batch(records)
+        if len(data) > self.partition.log.config.max_message_bytes:
+            raise GroupError(ErrorCode.RECORD_LIST_TOO_LARGE)
+        try:
+            done = await self.partition.append(data, origin=Origin.COORDINATOR, wait_for_disk=False)
+        except CompactdError as error:
+            _LOGGER.error("%s: groups can not be stored: %s", self.partition, error)
+            self._failed()
+            raise GroupError(ErrorCode.NOT_COORDINATOR) from error
+        return done.first_offset, done.last_offset + 1 if done.flush_due else 0
+
+    def _batch(self, records: Sequence[KeyValue]) -> bytearray:
+        now_ms = self.context.clock.now_ms()
+        numbered = [Record(offset, now_ms, key, value) for offset, (key, value) in enumerate(records)]
+        # Kafka's coordinator writes the sequence 0, without a producer.
+        return bytearray(build_batch(numbered, base_offset=0, base_sequence=0))
+
+    async def _settle(self, group: ClassicGroup) -> tuple[int, list[tuple[Ticket, Answer]]]:
+        """Stores a group as far as that is called for."""
+        flush = 0
+        answers = group.take_answers()
+        while group.assigning is not None or group.unsaved:
+            assigning = group.assigning
+            try:
+                _, flush = await self.write([group_record(group, assigning)])
+            except GroupError as error:
+                if error.code is not ErrorCode.RECORD_LIST_TOO_LARGE:
+                    # The group has died. Those who wait are told by that; these were about to hear what is not so.
+                    return 0, [(ticket, refusal(answer, error.code)) for ticket, answer in answers]
+                _LOGGER.warning("group %s is too large for a record of %s", group.group_id, self.partition)
+                group.unsaved = False
+                if assigning is not None:
+                    group.assignment_refused(ErrorCode.UNKNOWN_SERVER_ERROR, self.moment())
+                continue
+            group.unsaved = False
+            if assigning is not None:
+                group.assignment_stored(self.moment())
+        if self.phase is Phase.READY:
+            self._watch(group)
+        return flush, answers + group.take_answers()
+
+    async def _durable(self, offset: int) -> None:
+        """Waits for the disk. A flush that fails takes the log dir offline, and with it this shard."""
+        if offset:
+            try:
+                await self.partition.flushed_to(offset)
+            except CompactdError as error:
+                raise GroupError(ErrorCode.NOT_COORDINATOR) from error
+
+    async def commit(
+        self, work: Callable[[Moment], tuple[Sequence[KeyValue], Callable[[int], None], _T]]
+    ) -> _T:  # fmt: skip
+        """Runs `work`, which returns records, what to do with their first offset once they are written, and a result."""
+        async with self.lock:
+            self.check()
+            records, apply, result = work(self.moment())
+            first, flush = await self.write(records)
+            apply(first)
+        await self._durable(flush)
+        return result
+
+    # ---- time
+
+    def _watch(self, group: ClassicGroup) -> None:
+        """Has a group looked at when something is due. Later is not a reason to set the timer again: it looks, and waits on."""
+        deadline = group.next_deadline()
+        known = self._timers.get(group.group_id)
+        if known is not None:
+            if known[0] <= deadline:
+                return
+            known[1].cancel()
+            del self._timers[group.group_id]
+        if deadline < NEVER:
+            delay = max(0.0, deadline / 1000 - self.context.clock.monotonic())
+            timer = self.context.loop.call_later(delay, self._due, group)
+            self._timers[group.group_id] = (deadline, timer)
+
+    def _due(self, group: ClassicGroup) -> None:
+        self._timers.pop(group.group_id, None)
+        if self.phase is not Phase.READY or self.state.groups.get(group.group_id) is not group:
+            return
+        if group.next_deadline() > self.moment().ticks:
+            self._watch(group)
+        else:
+            self.context.spawn(self._expire(group))
+
+    async def _expire(self, group: ClassicGroup) -> None:
+        def work(now: Moment) -> tuple[ClassicGroup, None]:
+            group.expire(now)
+            return group, None
+
+        try:
+            await self.change(work)
+        except GroupError as error:
+            _LOGGER.info("group %s: what was due is left: %s", group.group_id, error)
+
+    # ---- offsets that nobody needs any more
+
+    async def forget_topics(self, is_gone: Callable[[str, str], bool]) -> None:
+        """Deletes what was committed for topics (name, id) that are gone."""
+        await self._tombstones(
+            lambda group_id: [
+                where
+                for where, each in self.state.offsets.get(group_id, {}).items()
+                if is_gone(where[0], each.topic_id)
+            ],
+            drop_groups=False,
+        )
+
+    async def expire_offsets(self, retention_ms: int) -> None:
+        """Deletes what was committed too long ago, and groups that are left with nothing and nobody."""
+        now_ms = self.context.clock.now_ms()
+        await self._tombstones(lambda group_id: self._expired(group_id, now_ms, retention_ms), drop_groups=True)
+
+    def _expired(self, group_id: str, now_ms: int, retention_ms: int) -> list[tuple[str, int]]:
+        group = self.group(group_id)
+        base_of_group: int | None = None
+        if group is not None and group.protocol_type is not None:
+            if group.state is State.EMPTY:
+                base_of_group = group.state_ms if group.state_ms >= 0 else None
+            elif group.state is not State.STABLE or group.subscribed is None:
+                return []
+        expired = []
+        for where, committed in self.state.offsets.get(group_id, {}).items():
+            if group is not None and group.is_subscribed(where[0]) and group.members:
+                continue
+            if self.state.is_pending(group_id, where):
+                continue
+            if committed.expire_ms >= 0:
+                is_due = now_ms >= committed.expire_ms
+            else:
+                base = committed.commit_ms if base_of_group is None else base_of_group
+                is_due = now_ms - base >= retention_ms
+            if is_due:
+                expired.append(where)
+        return expired
+
+    async def _tombstones(
+        self, choose: Callable[[str], list[tuple[str, int]]], *, drop_groups: bool
+    ) -> None:  # fmt: skip
+        for group_id in list(self.state.groups | self.state.others):
+
+            def work(now: Moment, group_id: str = group_id) -> tuple[list[KeyValue], Callable[[int], None], None]:
+                chosen = choose(group_id)
+                records = [offset_record(group_id, *where, None) for where in chosen]
+                left = len(self.state.offsets.get(group_id, {})) - len(chosen)
+                group = self.group(group_id)
+                ends = drop_groups and group is not None and not left and is_idle(self.state, group)
+                if ends:
+                    records.append(group_tombstone(group_id))
+
+                def apply(_: int) -> None:
+                    for where in chosen:
+                        self.state.forget(group_id, where)
+                    if ends:
+                        self.drop(group_id)
+
+                return records, apply, None
+
+            try:
+                await self.commit(work)
+            except GroupError as error:
+                _LOGGER.info("group %s: its old offsets are left for later: %s", group_id, error)
+                if self.phase is not Phase.READY:
+                    return
+
+    def drop(self, group_id: str) -> None:
+        """A group has ended; its records are written."""
+        group = self.state.groups.pop(group_id, None)
+        if group is not None:
+            group.die(ErrorCode.NOT_COORDINATOR)
+        self.state.offsets.pop(group_id, None)
+        for offsets in self.state.pending.values():
+            offsets.pop(group_id, None)
+        known = self._timers.pop(group_id, None)
+        if known is not None:
+            known[1].cancel()
+
+
+def is_idle(state: GroupState, group: ClassicGroup) -> bool:
+    """Nobody is in it, about to be, or committing to it."""
+    return group.state is State.EMPTY and not group.pending and not any(state.pending_of(group.group_id))
+
+
+def _deliver(answers: Sequence[tuple[Any, Answer]]) -> None:
+    for ticket, answer in answers:
+        if not ticket.done():
+            ticket.set_result(answer)
