@@ -9,7 +9,6 @@ job is given to another, an owner's is given up; the checkpoint is written last,
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from compactd.coordinator.cleaning_job import Job
 from compactd.coordinator.control_messages import CleaningStatus, Control, PartitionStatus
 from compactd.coordinator.interfaces import Frame, WorkerId
 from compactd.coordinator.quarantine import Quarantine
+from compactd.coordinator.requests import WORKER_GONE
 from compactd.coordinator.retention import queue_deleted
 from compactd.storage import files
 from compactd.storage.cleaning.cleanable import upper_bound
@@ -48,6 +48,10 @@ LANE = "cleaning"
 _PREPARE_MS = 30_000
 _SWAP_MS = 60_000
 _WATCH_MS = 5_000
+#: A log whose clean came to nothing is left alone for so long: what stood in its way mostly still does.
+_HOLD_MS = 1_000
+#: A log on which so many cleaners died one after the other is set aside, or the others would never get their turn.
+_MOST_LOSSES = 3
 
 
 class CleaningScheduler:
@@ -68,6 +72,10 @@ class CleaningScheduler:
         self._stopping: Callable[[], None] | None = None
         self._soon = False
         self._held_by = ""
+        #: Monotonic seconds until which a log is left alone.
+        self._held: dict[TopicPartition, float] = {}
+        #: How many cleaners died in a row while they had a log.
+        self._losses: dict[TopicPartition, int] = {}
 
     # ---- CleaningPart
 
@@ -94,8 +102,7 @@ class CleaningScheduler:
     def worker_gone(self, worker: WorkerId, reason: str) -> None:
         for job in list(self.jobs.values()):
             if job.cleaner == worker:
-                _log.warning(f"the clean of {job.partition} is lost, it will be begun anew: {worker} {reason}")
-                self._end(job)
+                self._lost(job, f"{worker} {reason}")
             elif job.owner == worker:
                 self.abort(job, f"{worker}, which owns the log, {reason}")
         self.consider_soon()
@@ -106,7 +113,7 @@ class CleaningScheduler:
         job = next((job for job in self.jobs.values() if job.request_id == message.request_id), None)
         if job is None or job.cleaner != worker:
             return
-        job.heard = time.monotonic()
+        job.heard = self.frame.clock.monotonic()
         if isinstance(message, CleanProgress):
             job.told(message, job.heard)
         elif isinstance(message, GroupReady):
@@ -128,7 +135,9 @@ class CleaningScheduler:
             self.forced.discard(name)
             self.last.pop(name, None)
             self.offsets.pop(name, None)
+            self._losses.pop(name, None)
             if name in self.jobs:
+                self.jobs[name].gone = True
                 self.abort(self.jobs[name], "the partition is gone")
         if self.quarantine.remove(map(str, partitions)):
             self.save_quarantine()
@@ -209,6 +218,12 @@ class CleaningScheduler:
             self._soon = True
             self.frame.call_later(0, self._consider)
 
+    def try_now(self, names: Iterable[str]) -> None:
+        """Somebody says that whatever stood in their way is gone."""
+        wanted = set(names)
+        self._held = {name: until for name, until in self._held.items() if str(name) not in wanted}
+        self.consider_soon()
+
     def _consider(self) -> None:
         """Gives every idle cleaner the best there is."""
         self._soon = False
@@ -229,11 +244,13 @@ class CleaningScheduler:
 
     def _queue(self) -> list[TopicPartition]:
         """Partitions to clean, those that a person asked for first, then the filthiest."""
-        now = self.frame.clock.now_ms()
+        now, moment = self.frame.clock.now_ms(), self.frame.clock.monotonic()
+        self._held = {name: until for name, until in self._held.items() if until > moment}
         free = [
             (name, weighed)
             for name, weighed in self.weighed.items()
             if name not in self.jobs
+            and name not in self._held
             and not self._is_paused(name)
             and (name in self.forced or (weighed.log.wants_cleaning and not self.quarantine.holds(str(name), now)))
         ]
@@ -241,7 +258,14 @@ class CleaningScheduler:
         return [name for name, _ in free if self.frame.owner_of(name) is not None]
 
     def _fits(self, weighed: Weighed) -> bool:
-        needed = room_needed(weighed, self.frame.settings.daemon.cleaner_free_space_margin)
+        margin = self.frame.settings.daemon.cleaner_free_space_margin
+        # What running cleans may still take is not free.
+        taken = sum(
+            room_needed(self.weighed[name], 0)
+            for name, job in self.jobs.items()
+            if job.log_dir == weighed.state.log_dir and name in self.weighed
+        )
+        needed = room_needed(weighed, margin) + taken
         try:
             free = files.free_bytes(weighed.state.log_dir)
         except CompactdError as error:
@@ -263,7 +287,7 @@ class CleaningScheduler:
             return
         weighed, forced = self.weighed[name], name in self.forced
         job = Job(name, cleaner, owner, self.frame.next_request_id(), weighed.state.log_dir, forced)
-        job.heard = time.monotonic()
+        job.heard = self.frame.clock.monotonic()
         self.jobs[name] = job
         prepare = PrepareClean(request_id=job.request_id, topic=name.topic, partition=name.partition, roll=forced)
         self.frame.ask(owner, prepare, lambda message: self._prepared(job, message), _PREPARE_MS)
@@ -274,16 +298,17 @@ class CleaningScheduler:
         if not isinstance(message, CleanJob):
             reason = message.message if isinstance(message, Failed) else "an odd answer"
             _log.warning(f"{job.partition} is not cleaned now: {reason}")
-            self.forced.discard(job.partition)
-            self._end(job)
+            if not (isinstance(message, Failed) and message.error == WORKER_GONE):
+                self.forced.discard(job.partition)
+            self._end_idle(job)
             return
         if job.aborting:
-            self._end(job)
+            self._end_idle(job)
             return
         bounds = self._bounds(job, message)
         if bounds is None:
             self.forced.discard(job.partition)
-            self._end(job)
+            self._end_idle(job)
             return
         cleaner = self.frame.settings.cleaner
         job.job = msgspec.structs.replace(
@@ -331,10 +356,17 @@ class CleaningScheduler:
         return None
 
     def _swap(self, job: Job, ready: GroupReady) -> None:
+        if job.aborting:
+            # A partition that is gone may have a namesake by now.
+            answer = GroupSwapped(
+                request_id=ready.request_id, group_id=ready.group_id, accepted=False, reason=job.aborting
+            )
+            self.frame.send(job.cleaner, answer)
+            return
         job.swapping = True
 
         def answered(message: Message) -> None:
-            job.swapping, job.heard = False, time.monotonic()
+            job.swapping, job.heard = False, self.frame.clock.monotonic()
             if isinstance(message, GroupSwapped):
                 answer = message
                 if message.deleted:
@@ -351,6 +383,10 @@ class CleaningScheduler:
 
     def _done(self, job: Job, done: CleanDone) -> None:
         name = job.partition
+        if job.gone:
+            self._end(job)
+            return
+        self._losses.pop(name, None)
         if done.outcome == "cleaned" and job.job is not None:
             self.last[name] = (tuple(job.deleted), job.job.first_dirty_offset)
             self.offsets[name] = done.next_dirty_offset
@@ -375,6 +411,26 @@ class CleaningScheduler:
             self.save_quarantine()
             if done.outcome == "failed" and done.fields.get("io") == "5":
                 self.frame.log_dir_failed(job.log_dir, done.reason)
+        self._end_idle(job)
+
+    def _lost(self, job: Job, reason: str) -> None:
+        """Its cleaner died. Once may be chance; a log that ends whoever reads it must not end all cleaning."""
+        name = job.partition
+        losses = self._losses[name] = 0 if self._stopping is not None else self._losses.get(name, 0) + 1
+        if losses < _MOST_LOSSES or job.gone:
+            _log.warning(f"the clean of {name} is lost, it will be begun anew: {reason}")
+        else:
+            del self._losses[name]
+            self.forced.discard(name)
+            self.quarantine.add(
+                str(name), self.frame.clock.now_ms(), "CleanerLostError", f"{losses} cleaners died on it: {reason}", {}
+            )
+            _log.error(
+                f"{name} is set aside and tried again later (compactd retry {name} does so now): "
+                f"{losses} cleaners died on it, the last one: {reason}",
+                extra={"fields": {"partition": str(name)}},
+            )
+            self.save_quarantine()
         self._end(job)
 
     def abort(self, job: Job, reason: str) -> None:
@@ -382,6 +438,12 @@ class CleaningScheduler:
             job.aborting = reason
             if job.job is not None:
                 self.frame.send(job.cleaner, AbortClean(request_id=job.request_id, reason=reason))
+
+    def _end_idle(self, job: Job) -> None:
+        """It came to nothing: the next try is not at once."""
+        self._held[job.partition] = self.frame.clock.monotonic() + _HOLD_MS / 1000
+        self.frame.call_later(_HOLD_MS + 1, self.consider_soon)
+        self._end(job)
 
     def _end(self, job: Job) -> None:
         if self.jobs.get(job.partition) is job:
@@ -397,8 +459,8 @@ class CleaningScheduler:
         """A cleaner that tells nothing of its job is replaced: its process may beat and still be stuck."""
         limit = self.frame.settings.daemon.cleaner_job_timeout_ms / 1000
         for job in list(self.jobs.values()):
-            if job.job is not None and not job.swapping and time.monotonic() - job.heard > limit:
-                job.heard = time.monotonic()
+            if job.job is not None and not job.swapping and self.frame.clock.monotonic() - job.heard > limit:
+                job.heard = self.frame.clock.monotonic()
                 self.frame.restart_worker(
                     job.cleaner, f"told nothing of the clean of {job.partition} for {limit:.0f} s"
                 )

@@ -61,7 +61,7 @@ def _clean_now(cleaning: CleaningScheduler, request: CleanNow) -> Control:
     cleaning.forced.update(wanted)
     cleaning.quarantine.remove(map(str, wanted))
     cleaning.save_quarantine()
-    cleaning.consider_soon()
+    cleaning.try_now(map(str, wanted))
     return Done(lines=tuple(f"{name} is cleaned next" for name in wanted))
 
 
@@ -95,7 +95,7 @@ def _retry(cleaning: CleaningScheduler, request: Retry) -> Control:
         return Refused(error="UsageError", message=f"{', '.join(request.names)}: not set aside")
     released = cleaning.quarantine.remove(names)
     cleaning.save_quarantine()
-    cleaning.consider_soon()
+    cleaning.try_now(released)
     return Done(lines=tuple(f"{name} is tried again" for name in released) or ("nothing is set aside",))
 
 

@@ -30,6 +30,8 @@ class Job:
     swapping: bool = False
     #: Why it was told to stop; "": it wasn't.
     aborting: str = ""
+    #: The partition is not there any more: whatever comes of the job is nobody's.
+    gone: bool = False
     progress: CleanProgress | None = None
     #: (monotonic, bytes, records) of the last seconds.
     _samples: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=64))
