@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +15,9 @@ import pytest
 from click.testing import Result
 
 from compactd.config.errors import NotRunningError, UsageError
-from compactd.coordinator.control import ControlServer
+from compactd.coordinator.catalogue_messages import CreateTopics, NewTopic, to_raw
+from compactd.coordinator.control import ControlClient, ControlServer
+from compactd.coordinator.control_messages import ChangeCatalogue, GetStatus, Status
 from compactd.coordinator.loop import Loop
 from compactd.coordinator.run_dir import RunDir, default_run_dir
 from compactd.scripts import running
@@ -70,3 +78,50 @@ def test_commands_find_the_daemon(fast_dir: Path) -> None:
                 assert client.run_dir == one.path
         server.close()
     loop.close()
+
+
+def _status(client: ControlClient, wanted: Callable[[Status], bool]) -> Status:
+    end = time.monotonic() + 60
+    while True:
+        answer = client.ask(GetStatus())
+        assert isinstance(answer, Status)
+        if wanted(answer):
+            return answer
+        assert time.monotonic() < end, answer
+        time.sleep(0.05)
+
+
+def test_it_serves_in_earnest(fast_dir: Path) -> None:
+    command = [sys.executable, "-m", "compactd.scripts", "serve", "--set", "listeners=PLAINTEXT://127.0.0.1:0"]
+    with (
+        open(fast_dir / "log", "wb") as log,
+        subprocess.Popen(command, cwd=fast_dir, stdout=subprocess.PIPE, stderr=log, text=True) as daemon,
+    ):
+        try:
+            assert daemon.stdout is not None
+            first = daemon.stdout.readline()
+            assert first.startswith("compactd serves Kafka clients at 127.0.0.1:"), (fast_dir / "log").read_text()
+            said = list(iter(daemon.stdout.readline, "Ctrl-C stops it in good order.\n"))
+            with running.connect(None, None) as client:
+                topics = CreateTopics(topics=(NewTopic(name="users", num_partitions=3),))
+                client.ask(ChangeCatalogue(operation="create_topics", arguments=to_raw(topics)))
+                status = _status(client, lambda status: not status.offline)
+                assert (status.topics, status.partitions) == (1, 3)
+                (broker,) = [worker for worker in status.workers if worker.kind == "broker"]
+                assert broker.pid is not None
+                os.kill(broker.pid, signal.SIGKILL)
+                _status(client, lambda status: bool(status.offline) or status.workers[0].restarts > 0)
+                status = _status(client, lambda status: not status.offline)
+                assert status.workers[0].address == broker.address
+            daemon.send_signal(signal.SIGTERM)
+            daemon.wait(timeout=60)
+        finally:
+            daemon.kill()
+    assert daemon.returncode == 0, (fast_dir / "log").read_text()
+    assert any("compactd status --watch" in line for line in said)
+    lines = [json.loads(line) for line in (fast_dir / "log").read_text().splitlines()]
+    assert {line["process"] for line in lines} >= {"coordinator"}
+    log_dir = LogDir(fast_dir / "data" / "d1")
+    assert log_dir.clean_shutdown() is not None
+    assert len(log_dir.recovery_points.read()) == 3
+    assert not (log_dir.path / ".lock").exists()
