@@ -10,7 +10,7 @@ run: $(STAMP)
 	$(BIN)/compactd demo --data data
 
 test: $(STAMP) lint types
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -28,7 +28,7 @@ bench: $(STAMP)
 $(STAMP): setup.cfg pyproject.toml $(shell find storage/kernel/native -name '*.rs' -o -name 'Cargo.toml' -not -path '*/target/*')
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --upgrade pip "setuptools>=75" wheel "setuptools-rust>=1.10"
-	$(BIN)/pip install -q --no-build-isolation -e '.[test]'
+	$(BIN)/pip install -qq --no-build-isolation -e '.[test]'
 	touch $(STAMP)
 
 clean:

@@ -171,7 +171,7 @@ def command(
         kafka_map=kafka_map,
         first_dirty_offset=first_dirty_offset,
         uncleanable_offset=uncleanable_offset,
-        map_memory_bytes=cleaner.dedupe_buffer_size // cleaner.threads,
+        map_memory_bytes=cleaner.dedupe_buffer_size // max(1, cleaner.threads),
         map_load_factor=cleaner.load_factor,
     )
     for note in plan.notes:
@@ -235,7 +235,7 @@ def clean_plan(
         for report in run_jobs(
             [chosen.planned.job for chosen in choice.chosen],
             options,
-            cleaner.threads,
+            max(1, cleaner.threads),
             cleaner.io_max_bytes_per_second,
             lambda job, read, _written: progress.advance(read, f"clean {job.topic_partition}"),
             checkpoints.set,

@@ -261,7 +261,7 @@ def _freed(
     stats, freed = CopyStats(), 0
     if log.cleanable_bytes == 0:
         return 0, stats, 0, False
-    memory = cleaner.dedupe_buffer_size // cleaner.threads
+    memory = cleaner.dedupe_buffer_size // max(1, cleaner.threads)
     settings = RoundOptions(options.now_ms, memory, cleaner.load_factor)
     with CleaningRound(partition, log.first_dirty_offset, log.first_uncleanable_offset, settings, kernel) as cleaning:
         mapped = cleaning.build_map(progress)
