@@ -27,12 +27,19 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "analyze": ("compactd.scripts.analyze:command", "Show what cleaning would free, and what holds it up. Reads only."),
     "bench": ("compactd.scripts.bench:command", "Measure compactd beside Apache Kafka on the same data."),
     "clean": ("compactd.scripts.clean:command", "Compact the log dirs of a stopped broker, as Kafka's cleaner would."),
+    "config": ("compactd.scripts.config:command", "Show every setting: value, source, meaning."),
     "demo": ("compactd.scripts.demo:command", "Write demo logs, clean them, and show before and after."),
     "dump": ("compactd.scripts.dump:command", "Print batches, records, indexes, checkpoints and snapshots."),
     "serve": ("compactd.scripts.serve:command", "Serve Kafka clients; keep the logs retained and compacted."),
-    "verify": ("compactd.scripts.verify:command", "Report every fault in log dirs; --repair as Kafka's recovery would."),
+    "verify": (
+        "compactd.scripts.verify:command",
+        "Report every fault in log dirs; --repair as Kafka's recovery would.",
+    ),
     "retain": ("compactd.scripts.retain:command", "Apply retention once, or explain which segments it would take."),
-    "recover": ("compactd.scripts.recover:command", "Load logs as a broker does at its start, and close them in order."),
+    "recover": (
+        "compactd.scripts.recover:command",
+        "Load logs as a broker does at its start, and close them in order.",
+    ),
 }
 
 
