@@ -1,0 +1,88 @@
+"""A real daemon with one log dir for the tests of the commands that talk to one; only its cleaning side is scripted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+import yaml
+
+from compactd.coordinator.control import ControlClient
+from compactd.coordinator.control_messages import CleaningStatus, GetStatus, Status
+
+_STAND_IN = Path(__file__).parent / "stand_in_serve.py"
+_PATIENCE_SECONDS = 60.0
+
+
+class RunningDaemon:
+    """`with RunningDaemon(directory) as daemon:` serves at daemon.address."""
+
+    def __init__(self, directory: Path, **settings: object) -> None:
+        self.directory = directory
+        self.log_dir, self.run_dir = directory / "d1", directory / "run"
+        self.config = directory / "compactd.yaml"
+        self._told, self._cleaning = directory / "told", directory / "cleaning.json"
+        self.settings: dict[str, object] = {
+            "log.dirs": str(self.log_dir),
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "run.dir": str(self.run_dir),
+            "log.cleaner.threads": 0,
+            **{name.replace("_", "."): value for name, value in settings.items()},
+        }
+        self.write()
+        self.process: subprocess.Popen[str] | None = None
+
+    def write(self, **changes: object) -> None:
+        """Writes its configuration, with changes."""
+        self.settings |= {name.replace("_", "."): value for name, value in changes.items()}
+        self.config.write_text(yaml.safe_dump(self.settings))
+
+    def cleaning(self, status: CleaningStatus) -> None:
+        """What the cleaning side says from now on."""
+        self._cleaning.write_bytes(msgspec.json.encode(status))
+
+    @property
+    def told(self) -> list[str]:
+        """What the cleaning side was told to do."""
+        return self._told.read_text().splitlines() if self._told.exists() else []
+
+    @property
+    def log(self) -> str:
+        return (self.directory / "log").read_text()
+
+    def status(self) -> Status:
+        with ControlClient(self.run_dir) as client:
+            answer = client.ask(GetStatus(all_partitions=True), _PATIENCE_SECONDS)
+        assert isinstance(answer, Status)
+        return answer
+
+    @property
+    def address(self) -> str:
+        """Where clients connect."""
+        return next(worker.address for worker in self.status().workers if worker.kind == "broker")
+
+    def __enter__(self) -> RunningDaemon:
+        with open(self.directory / "log", "a") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(_STAND_IN), str(self.config), str(self._told), str(self._cleaning)],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line == "running\n", self.log
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            self.process.communicate(timeout=_PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
