@@ -68,6 +68,13 @@ class ChangeCatalogue(Control, frozen=True, kw_only=True, tag=True):
     arguments: msgspec.Raw
 
 
+class GetTopics(Control, frozen=True, kw_only=True, tag=True):
+    """What topics there are. Answered by Topics."""
+
+    #: Empty: all.
+    names: tuple[str, ...] = ()
+
+
 # ---- parts of the status
 
 
@@ -187,6 +194,38 @@ class LoopStatus(msgspec.Struct, frozen=True, kw_only=True):
     busy_seconds: float = 0.0
 
 
+# ---- parts of the list of topics
+
+
+class TopicPartitionReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition of a topic. Offsets and sizes are those last heard of; -1 and 0 while nobody serves it."""
+
+    partition: int
+    #: The broker worker that serves it.
+    worker: str
+    log_dir: str
+    leader_epoch: int
+    log_start_offset: int = -1
+    log_end_offset: int = -1
+    high_watermark: int = -1
+    size: int = 0
+    segments: int = 0
+    #: Why nobody serves it; empty: somebody does.
+    offline: str = ""
+
+
+class TopicReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One topic."""
+
+    name: str
+    topic_id: str
+    partitions: tuple[TopicPartitionReport, ...]
+    #: Its own settings, as written by whoever set them.
+    configs: dict[str, str]
+    #: Every topic-level setting that is in force, as text.
+    effective: dict[str, str]
+
+
 # ---- answers
 
 
@@ -241,8 +280,14 @@ class CatalogueAnswer(Control, frozen=True, kw_only=True, tag=True):
     results: msgspec.Raw
 
 
-Request = GetStatus | CleanNow | Pause | Resume | Retry | Undo | Reload | StopDaemon | ChangeCatalogue
-Answer = Status | Done | Refused | Reloaded | CatalogueAnswer
+class Topics(Control, frozen=True, kw_only=True, tag=True):
+    """The topics asked for that exist, by name."""
+
+    topics: tuple[TopicReport, ...]
+
+
+Request = GetStatus | GetTopics | CleanNow | Pause | Resume | Retry | Undo | Reload | StopDaemon | ChangeCatalogue
+Answer = Status | Topics | Done | Refused | Reloaded | CatalogueAnswer
 
 _ENCODER = msgspec.msgpack.Encoder()
 _REQUESTS = msgspec.msgpack.Decoder(Request)

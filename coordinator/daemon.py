@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from compactd.config.errors import CompactdError, DaemonError
 from compactd.config.settings import TopicConfig
-from compactd.coordinator import reloading, status
+from compactd.coordinator import reloading, status, topics_report
 from compactd.coordinator.assignment import Assignment
 from compactd.coordinator.catalogue_changes import CatalogueChanges
 from compactd.coordinator.checkpointing import Checkpoints, lane_of
@@ -34,6 +34,7 @@ from compactd.coordinator.control_messages import (
     Control,
     Done,
     GetStatus,
+    GetTopics,
     Refused,
     Reload,
     Request,
@@ -380,6 +381,8 @@ class Daemon:
     def _control(self, request: Request, answer: Callable[[Control], None]) -> None:
         if isinstance(request, GetStatus):
             answer(status.build(self, request.all_partitions))
+        elif isinstance(request, GetTopics):
+            answer(topics_report.build(self, request.names))
         elif isinstance(request, StopDaemon):
             answer(Done(lines=("compactd stops",)))
             self.stop("a command asked for it")
