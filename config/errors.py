@@ -231,6 +231,13 @@ class NoAnswerError(CompactdError):
     exit_code = EXIT_IO
 
 
+class ServerError(CompactdError):
+    """{what}: the server refused: {reason}."""
+
+    # Field beside those in the message, where a broker answered: code (of Kafka's protocol).
+    exit_code = EXIT_REFUSED
+
+
 class DaemonError(CompactdError):
     """compactd cannot go on: {detail}."""
 

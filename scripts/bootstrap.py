@@ -1,0 +1,39 @@
+"""Which Kafka listener a command talks to: --bootstrap-server, or that of the running daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from compactd.config.errors import RefusedError
+from compactd.coordinator.control_messages import GetStatus, Status
+from compactd.scripts.running import connect
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def bootstrap_option(function: F) -> F:
+    """--bootstrap-server, for `find_server`."""
+    return click.option(
+        "--bootstrap-server",
+        metavar="HOST:PORT",
+        help="A Kafka listener, compactd's or Kafka's own. Default: the running daemon's.",
+    )(function)
+
+
+def find_server(bootstrap_server: str | None, config: Path | None, run_dir: Path | None) -> str:
+    """HOST:PORT, several with commas. NotRunningError, RefusedError."""
+    if bootstrap_server is not None:
+        return bootstrap_server
+    with connect(config, run_dir) as daemon:
+        status = daemon.ask(GetStatus())
+        assert isinstance(status, Status)
+        addresses = [each.address for each in status.workers if each.kind == "broker" and each.address]
+        if not addresses or status.state != "running":
+            raise RefusedError(
+                path=daemon.run_dir, reason=f"compactd is {status.state}", advice="Try again in a moment."
+            )
+        return ",".join(addresses)
