@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from compactd.storage import files
+from compactd.storage.kernel.lookup import floor_entry
 from compactd.storage.time_index import LARGEST_RELATIVE
 
 #: Bytes of entries kept in memory for all partitions of a process, beside those not written out yet.
@@ -66,6 +67,8 @@ class LiveIndex:
     """Entries of one kind of one segment. Subclasses say what an entry is."""
 
     entry: struct.Struct
+    #: First byte and size of both values of an entry.
+    columns: tuple[tuple[int, int], tuple[int, int]]
 
     def __init__(
         self, base_offset: int, most_bytes: int, path: PathOf, names_lock: threading.RLock, cache: IndexCache
@@ -165,13 +168,12 @@ class LiveIndex:
 
     def _floor_slot(self, target: int, column: int) -> int:
         _, size, pending = self._attached()
-        width, read = self.entry.size, self.entry.unpack_from
-        count = len(pending) // width
+        width = self.entry.size
+        at, wide = self.columns[column]
         # Readers at the end of the log are the rule: their entry is rarely in the file.
-        if count and read(pending, 0)[column] <= target:
-            return size // width + _bisect(pending, count, width, target, column, self.entry)
-        stored, _ = self._loaded()
-        return _bisect(stored, len(stored) // width, width, target, column, self.entry)
+        if pending and self.entry.unpack_from(pending)[column] <= target:
+            return size // width + floor_entry(pending, width, at, wide, target)
+        return floor_entry(self._loaded()[0], width, at, wide, target)
 
     def _at(self, data: bytes | bytearray, slot: int) -> tuple[int, int]:
         first, second = self.entry.unpack_from(data, slot * self.entry.size)
@@ -211,6 +213,7 @@ class LiveOffsetIndex(LiveIndex):
     """Relative offset of a batch's last record to the batch's position (facts 2.5)."""
 
     entry = struct.Struct(">ii")
+    columns = ((0, 4), (4, 4))
 
     @property
     def is_full(self) -> bool:
@@ -246,6 +249,7 @@ class LiveTimeIndex(LiveIndex):
     """Largest timestamp so far to the last offset of the batch that first reached it, relative (facts 2.6)."""
 
     entry = struct.Struct(">qi")
+    columns = ((0, 8), (8, 4))
 
     @property
     def is_full(self) -> bool:
@@ -271,15 +275,3 @@ class LiveTimeIndex(LiveIndex):
     def truncate_to(self, offset: int) -> None:
         """Drops entries at or above `offset`."""
         self._cut(self._floor_slot(offset - self.base_offset - 1, 1) + 1)
-
-
-def _bisect(data: bytes | bytearray, count: int, width: int, target: int, column: int, entry: struct.Struct) -> int:
-    """Number of the last entry whose value in `column` is at most `target`; -1 when there is none."""
-    low, high = 0, count
-    while low < high:
-        middle = (low + high) >> 1
-        if entry.unpack_from(data, middle * width)[column] <= target:
-            low = middle + 1
-        else:
-            high = middle
-    return low - 1

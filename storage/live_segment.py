@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import random
-import struct
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,19 +19,14 @@ from compactd.config.errors import CorruptBatchError, StorageIOError
 from compactd.config.settings import TopicConfig
 from compactd.storage import files, names
 from compactd.storage.kernel.interface import AbortedTransaction
+from compactd.storage.kernel.lookup import DAMAGED, ELSEWHERE, FOUND, find_batch
 from compactd.storage.live_index import IndexCache, LiveOffsetIndex, LiveTimeIndex
 from compactd.storage.names import LARGEST_OFFSET
 from compactd.storage.open_files import OpenFile, OpenFiles, Slot
-from compactd.storage.records.batch import HEADER_SIZE, LOG_OVERHEAD, Batch, BatchHeader, read_header
+from compactd.storage.records.batch import HEADER_SIZE, Batch, BatchHeader, read_header
 from compactd.storage.time_index import LARGEST_RELATIVE
 from compactd.storage.transaction_index import read_transaction_index
 
-_PREFIX = struct.Struct(">qi")
-_LAST_DELTA = struct.Struct(">i")
-_MAGIC_AT = 16
-_LAST_DELTA_AT = 23
-#: The smallest entry of any magic (V0 without key and value).
-_SMALLEST = 26
 #: Read at once when looking for a batch: the default distance of index entries and a header.
 _LOOK = 4096 + HEADER_SIZE
 _SCAN = 1 << 18
@@ -250,50 +244,41 @@ class LiveSegment:
         """Whether the indexes can express the offset."""
         return 0 <= offset - self.base_offset <= LARGEST_RELATIVE
 
-    def locate(self, offset: int, limit: int | None = None) -> Located | None:
-        """The first batch that ends at or above `offset`, among the first `limit` bytes (default: all).
+    def locate(self, offset: int, held: OpenFile | None = None) -> Located | None:
+        """The first batch that ends at or above `offset`; None when there is none in this segment.
 
         An index entry is believed only if the batch that it names is where it says; else the segment is searched from
-        its start. Raises CorruptBatchError, FileNotFoundError (removed), StorageIOError.
+        its start. `held`: the .log, where the caller has it open. Raises CorruptBatchError, FileNotFoundError (removed),
+        StorageIOError.
         """
-        end = self.size if limit is None else min(limit, self.size)
-        expected, position = self.offsets.lookup(offset)
-        held = self.acquire()
-        try:
-            if 0 < position < self.size:
-                try:
-                    found = self._search(held, position, end, offset, expected)
-                except CorruptBatchError:
-                    found = _NOT_THERE
-                if found is not _NOT_THERE:
-                    return found
-            return self._search(held, 0, end, offset, None)
-        finally:
-            held.release()
-
-    def _search(self, held: OpenFile, position: int, end: int, offset: int, expected: int | None) -> Located | None:
-        data, at = b"", 0
-        fd = held.fileno()
-        while position < end:
-            if len(data) - at < HEADER_SIZE:
-                data, at = self._pread(fd, _LOOK, position), 0
+        if held is None:
+            held = self.acquire()
             try:
-                base, length = _PREFIX.unpack_from(data, at)
-                magic = data[at + _MAGIC_AT]
-                last = base + _LAST_DELTA.unpack_from(data, at + _LAST_DELTA_AT)[0] if magic == 2 else base
-            except (struct.error, IndexError):
-                self._damaged(data[at:], position)
-            size = length + LOG_OVERHEAD
-            if size < _SMALLEST or magic > 2 or position + size > end or last < base or base < 0:
-                self._damaged(data[at:], position)
-            if expected is not None:
-                if last != expected:
-                    return _NOT_THERE
-                expected = None
-            if last >= offset:
-                return Located(position, size, base, last)
-            position += size
-            at += size
+                return self.locate(offset, held)
+            finally:
+                held.release()
+        expected, position = self.offsets.lookup(offset)
+        if 0 < position < self.size:
+            try:
+                found = self._search(held, position, offset, expected)
+            except CorruptBatchError:
+                found = _NOT_THERE
+            if found is not _NOT_THERE:
+                return found
+        return self._search(held, 0, offset, None)
+
+    def _search(self, held: OpenFile, position: int, offset: int, expected: int | None) -> Located | None:
+        fd, end = held.fileno(), self.size
+        while position < end:
+            data = self._pread(fd, _LOOK, position)
+            outcome, at, size, base, last = find_batch(data, end - position, offset, expected)
+            if outcome == FOUND:
+                return Located(position + at, size, base, last)
+            if outcome == ELSEWHERE:
+                return _NOT_THERE
+            if outcome == DAMAGED or at == 0:
+                self._damaged(data[at:], position + at)
+            position, expected = position + at, None
         return None
 
     def headers(self, position: int = 0, limit: int | None = None) -> Iterator[BatchHeader]:

@@ -194,6 +194,23 @@ class LocalLog:
             job.directory = self.directory
         return job
 
+    def flush_active(self) -> bool:
+        """Fsyncs the active .log, where that is all that is not on disk; False, and nothing done, where there is more."""
+        active = self.active.segment
+        if self._unsynced or self._new_files or self.recovery_point <= active.base_offset:
+            return False
+        end = self.end_offset
+        held = active.acquire_writable()
+        try:
+            held.output.sync()  # type: ignore[union-attr]  # it was opened for writing
+        except StorageIOError as error:
+            self.failed(error)
+            raise
+        finally:
+            held.release()
+        self.recovery_point = end
+        return True
+
     def flushed(self, job: FlushJob) -> None:
         """`job` ran: the recovery point may pass on."""
         self._unsynced = [segment for segment in self._unsynced if segment not in job.segments]

@@ -311,11 +311,13 @@ class LogAppending(LogReading):
 
     def flush(self, now_ms: int | None = None) -> None:
         """Makes everything appended so far durable: one fsync of the active .log, more where segments were rolled."""
-        job = self.flush_job()
-        if job is not None:
-            self.local.run(job)
-            if now_ms is not None:
-                self.last_flush_ms = now_ms
+        self._check_open()
+        if self.recovery_point < self.log_end_offset and not self.local.flush_active():
+            job = self.local.flush_job(self.log_end_offset, whole_active=False)
+            if job is not None:
+                self.local.run(job)
+        if now_ms is not None:
+            self.last_flush_ms = now_ms
 
     def flush_job(self) -> FlushJob | None:
         """`flush` in three steps, so that appends go on while the disk works: this, `job.run()` in any thread, `flushed`.

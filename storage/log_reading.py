@@ -68,14 +68,16 @@ class LogReading(LogState):
         where = find_slice(view, offset, most_bytes, at_least_one, upper)
         if where is None:
             return fetched
-        segment = view.segments[where.segment]
+        fetched.range = Range(where.file, where.first.position, where.length)
         fetched.first_offset = where.first.base_offset
-        fetched.segment_base = segment.base_offset
+        fetched.segment_base = view.bases[where.segment]
         fetched.first_batch_incomplete = where.length < where.first.size
-        if where.length > 0:
-            if isolation == "committed":
+        if isolation == "committed" and where.length > 0:
+            try:
                 fetched.aborted = aborted_in(view, where, offset, end.offset)
-            fetched.range = Range(segment.acquire(), where.first.position, where.length)
+            except BaseException:
+                fetched.close()
+                raise
         return fetched
 
     def _upper(self, view: View, end: OffsetPosition, isolation: Isolation) -> OffsetPosition:

@@ -112,6 +112,8 @@ class Slice(NamedTuple):
     segment: int
     first: Located
     length: int
+    #: The segment's .log, held for whoever takes this.
+    file: OpenFile
 
 
 def find_slice(view: View, offset: int, most_bytes: int, at_least_one: bool, upper: OffsetPosition) -> Slice | None:
@@ -120,17 +122,21 @@ def find_slice(view: View, offset: int, most_bytes: int, at_least_one: bool, upp
     `upper`: where the reader's view ends, its position known. `at_least_one`: the first batch is given whole, however
     large. FileNotFoundError: a segment was removed since the view was taken.
     """
-    index = view.floor(offset)
-    while 0 <= index < len(view.segments):
+    for index in range(max(view.floor(offset), 0), len(view.segments)):
         segment = view.segments[index]
         if segment.base_offset > upper.segment_base:
             return None
-        limit = upper.position if segment.base_offset == upper.segment_base else segment.size
-        found = segment.locate(offset)
+        held = segment.acquire()
+        try:
+            found = segment.locate(offset, held)
+        except BaseException:
+            held.release()
+            raise
         if found is not None:
+            limit = upper.position if segment.base_offset == upper.segment_base else segment.size
             allowed = max(most_bytes, found.size) if at_least_one else most_bytes
-            return Slice(index, found, max(min(limit - found.position, allowed), 0))
-        index += 1
+            return Slice(index, found, max(min(limit - found.position, allowed), 0), held)
+        held.release()
     return None
 
 

@@ -176,7 +176,9 @@ def validate_for_leader(data: Buffer, headers: Sequence[BatchHeader], rules: App
     if consecutive and (target == first.codec or (first.is_control and not first.codec)):
         return _assign_in_place(data, first, max_timestamp, rules)
     batch = Batch(first, bytes(data[: first.size]), rules.path)
-    area = plain_area(batch.data, first.codec, first.record_count) if not first.delete_horizon_ms else None
+    area = None
+    if not first.is_log_append_time and first.delete_horizon_ms is None:
+        area = plain_area(batch.data, first.codec, first.record_count)
     if area is not None:
         return _recompress(area, first, max_timestamp, target, rules)
     return _rebuild([batch], rules, target)

@@ -260,7 +260,9 @@ def _batches(case: Case, count: int) -> list[bytes]:
             )
             for n in range(case.records)
         ]
-        ids = {"producer_id": 1, "producer_epoch": 0, "base_sequence": number * case.records} if case.idempotent else {}
+        ids: dict[str, Any] = {}
+        if case.idempotent:
+            ids = {"producer_id": 1, "producer_epoch": 0, "base_sequence": number * case.records}
         made.append(build_batch(records, base_offset=0, codec=case.codec, **ids))
     # Compressed batches differ by a few bytes: the first one stands for all.
     return made if len({len(each) for each in made}) == 1 else [made[0]] * len(made)

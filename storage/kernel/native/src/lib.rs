@@ -10,6 +10,7 @@ mod errors;
 mod header;
 mod index;
 mod legacy;
+mod lookup;
 mod lz4;
 mod map;
 mod memory;
@@ -260,5 +261,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(validate::plain_area, module)?)?;
     module.add_function(wrap_pyfunction!(validate::compress_area, module)?)?;
     module.add_class::<validate::Admission>()?;
+    module.add_function(wrap_pyfunction!(lookup::floor_entry, module)?)?;
+    module.add_function(wrap_pyfunction!(lookup::find_batch, module)?)?;
     module.add_class::<Round>()
 }
