@@ -27,6 +27,8 @@ _LOGGER = logging.getLogger(__name__)
 _SIZE = struct.Struct(">i")
 #: Most that one call gives to the kernel to send from a file.
 _SEND_AT_ONCE = 4 << 20
+#: So many requests of one client are served before others get a turn.
+_IN_A_ROW = 8
 
 
 class Disconnected(Exception):  # noqa: N818
@@ -69,9 +71,14 @@ class Connection:
     # ---- serving
 
     async def _serve(self) -> None:
+        served = 0
         try:
             while True:
                 frame = await self._next_frame()
+                served += 1
+                if served % _IN_A_ROW == 0:
+                    # Requests that are answered at once never wait for anything: let others have their turn.
+                    await asyncio.sleep(0)
                 self.is_serving = True
                 try:
                     result = await answer(self._server.context, memoryview(frame), self.peer)

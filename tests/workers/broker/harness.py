@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import os
 import queue
@@ -89,7 +90,8 @@ class FakeChannel:
             message = self._to_broker.get_nowait()
         except queue.Empty:
             return None
-        os.eventfd_read(self._readable)
+        with contextlib.suppress(BlockingIOError):  # `put` is about to write to it
+            os.eventfd_read(self._readable)
         return message
 
     def fileno(self) -> int:
