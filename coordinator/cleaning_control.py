@@ -56,7 +56,8 @@ def _clean_now(cleaning: CleaningScheduler, request: CleanNow) -> Control:
     other = [str(name) for name in wanted if name not in cleaning.weighed]
     if other:
         raise UsageError(detail=f"{', '.join(other)}: cleanup.policy has no compact")
-    if not cleaning.frame.settings.cleaner.enable or not cleaning.frame.workers("cleaner"):
+    cleaner = cleaning.frame.settings.cleaner
+    if not cleaner.enable or not cleaner.threads:
         raise UsageError(detail="no cleaner runs: log.cleaner.enable is false, or log.cleaner.threads is 0")
     cleaning.forced.update(wanted)
     cleaning.quarantine.remove(map(str, wanted))

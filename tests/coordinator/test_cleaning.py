@@ -728,8 +728,19 @@ def test_clean_now_of_what_cannot_be_cleaned_is_refused_by_name(scene: Scene) ->
         answer = scene.ask(CleanNow(names=names))
         assert isinstance(answer, Refused) and words in answer.message
     assert not scene.frame.of(PrepareClean)
-    scene.frame.up["cleaner"] = []
+    scene.frame.set_cleaner(threads=0)
     assert isinstance(scene.ask(CleanNow(names=("b",))), Refused)
+
+
+def test_clean_now_while_the_only_cleaner_is_being_replaced(scene: Scene) -> None:
+    scene.partition(A, clean=9, dirty=1)
+    scene.start()
+    scene.frame.up["cleaner"] = []
+    assert isinstance(scene.ask(CleanNow(names=("a",))), Done)
+    scene.frame.up["cleaner"] = [FIRST]
+    scene.cleaning.worker_ready(FIRST)
+    scene.frame.run()
+    assert scene.jobs() == ["a-0"]
 
 
 def test_pause_and_resume(scene: Scene) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
@@ -15,6 +16,9 @@ from kafka.admin import KafkaAdminClient, NewTopic
 from compactd.coordinator.control_messages import CleanNow, Done, GetStatus, PartitionStatus, Status
 from compactd.workers.clock import write_offset
 from tests.coordinator.serving import PATIENCE_SECONDS, Serving, until
+
+# What a client says of brokers that are killed is no news here.
+logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
 _SERVE = "from compactd.scripts.main import main; main()"
 #: Cleaners look twice a second, and the files that they replaced go a second later.
