@@ -16,7 +16,7 @@ import msgspec
 
 from compactd.config.errors import CompactdError
 from compactd.coordinator import cleaning_control
-from compactd.coordinator.cleaning_choice import Weighed, blocking_reason, room_needed, weigh
+from compactd.coordinator.cleaning_choice import EXPECTED_KEPT, Weighed, blocking_reason, gain, room_needed, weigh
 from compactd.coordinator.cleaning_job import Job
 from compactd.coordinator.control_messages import CleaningStatus, Control, PartitionStatus
 from compactd.coordinator.interfaces import Frame, WorkerId
@@ -45,6 +45,8 @@ from compactd.workers.messages import (
 _log = logging.getLogger(__name__)
 
 LANE = "cleaning"
+#: With less than this share of its file system free, a log dir is cleaned by what frees most for what it writes.
+TIGHT_SHARE = 0.1
 _PREPARE_MS = 30_000
 _SWAP_MS = 60_000
 _WATCH_MS = 5_000
@@ -67,6 +69,8 @@ class CleaningScheduler:
         self.paused: set[str] = set()
         #: `.deleted` files of each partition's last clean, and where it began: what undo needs.
         self.last: dict[TopicPartition, tuple[tuple[str, ...], int]] = {}
+        #: Share of the bytes read that each partition's last clean kept.
+        self._kept: dict[TopicPartition, float] = {}
         self._checkpoints = CleanerCheckpoints(())
         self._started = False
         self._stopping: Callable[[], None] | None = None
@@ -134,6 +138,7 @@ class CleaningScheduler:
                 by_dir.setdefault(Path(weighed.state.log_dir), []).append(name)
             self.forced.discard(name)
             self.last.pop(name, None)
+            self._kept.pop(name, None)
             self.offsets.pop(name, None)
             self._losses.pop(name, None)
             if name in self.jobs:
@@ -254,7 +259,15 @@ class CleaningScheduler:
             and not self._is_paused(name)
             and (name in self.forced or (weighed.log.wants_cleaning and not self.quarantine.holds(str(name), now)))
         ]
-        free.sort(key=lambda pair: (pair[0] not in self.forced, -pair[1].rank))
+        tight = {log_dir for log_dir in {weighed.state.log_dir for _, weighed in free} if _is_tight(log_dir)}
+
+        def order(pair: tuple[TopicPartition, Weighed]) -> tuple[bool, bool, float]:
+            name, weighed = pair
+            if weighed.state.log_dir in tight:
+                return name not in self.forced, False, -gain(weighed, self._kept.get(name, EXPECTED_KEPT))
+            return name not in self.forced, True, -weighed.rank
+
+        free.sort(key=order)
         return [name for name, _ in free if self.frame.owner_of(name) is not None]
 
     def _fits(self, weighed: Weighed) -> bool:
@@ -389,6 +402,8 @@ class CleaningScheduler:
         self._losses.pop(name, None)
         if done.outcome == "cleaned" and job.job is not None:
             self.last[name] = (tuple(job.deleted), job.job.first_dirty_offset)
+            if read := done.stats.get("bytes_read"):
+                self._kept[name] = done.stats.get("bytes_written", read) / read
             self.offsets[name] = done.next_dirty_offset
             if done.next_dirty_offset >= job.job.first_uncleanable_offset:
                 self.forced.discard(name)
@@ -539,3 +554,11 @@ class CleaningScheduler:
             blocked_by=blocked,
             clears_at_ms=clears,
         )
+
+
+def _is_tight(log_dir: str) -> bool:
+    """Whether a log dir runs short of space; one that does not answer is not chosen by it."""
+    try:
+        return files.free_share(log_dir) < TIGHT_SHARE
+    except CompactdError:
+        return False

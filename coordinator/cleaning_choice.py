@@ -113,3 +113,17 @@ def room_needed(weighed: Weighed, margin: int) -> int:
     largest = max((segment.size for segment in weighed.state.closed), default=0)
     total = sum(segment.size for segment in weighed.state.closed)
     return max(largest, min(total, weighed.log.partition.config.segment_bytes)) + margin
+
+
+#: Share of bytes that a clean is expected to keep where none has told yet.
+EXPECTED_KEPT = 0.5
+
+
+def gain(weighed: Weighed, kept: float) -> float:
+    """Bytes that a clean may free for each byte it writes: what counts in a log dir that is nearly full.
+
+    `kept`: share of the bytes read that the last clean of the partition kept.
+    """
+    total = weighed.log.total_bytes
+    written = total * min(max(kept, 0.01), 1.0)
+    return (total - written) / written if written else 0.0

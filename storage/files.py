@@ -352,6 +352,14 @@ def free_bytes(path: StrPath) -> int:
         return _layer.free_bytes(name)
 
 
+def free_share(path: StrPath) -> float:
+    """Free share, 0 to 1, of the file system of this directory."""
+    name = os.fspath(path)
+    with _reported(name, "ask free space"):
+        found = os.statvfs(name)
+    return found.f_bavail / found.f_blocks if found.f_blocks else 1.0
+
+
 def read_file(path: StrPath, most: int, missing_ok: bool = False) -> bytes:
     """The whole content. What is no regular file, or has more than `most` bytes, is CorruptFileError and is not read.
 

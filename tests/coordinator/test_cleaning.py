@@ -887,3 +887,18 @@ def test_a_stop_while_a_job_is_being_prepared(scene: Scene) -> None:
     (request,) = scene.frame.of(PrepareClean)
     scene.frame.answer(request.request_id, scene.prepared(request))
     assert stopped == [True] and not scene.jobs()
+
+
+def test_a_log_dir_that_is_nearly_full_is_cleaned_by_what_frees_most_for_what_it_writes(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The dirtier log kept all but a tenth of what its last clean read, the other one a tenth.
+    scene.partition(A, clean=1, dirty=9)
+    scene.partition(B, clean=4, dirty=6)
+    monkeypatch.setattr("compactd.storage.files.free_share", lambda _path: 0.05)
+    scene.frame.up["cleaner"] = []
+    scene.start()
+    scene.cleaning._kept.update({A: 0.9, B: 0.1})
+    assert scene.cleaning._queue() == [B, A]
+    monkeypatch.setattr("compactd.storage.files.free_share", lambda _path: 0.5)
+    assert scene.cleaning._queue() == [A, B]
