@@ -1,0 +1,113 @@
+"""Two log dirs, one of which fails: its partitions answer with Kafka's error, everything on the other is served on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compactd.workers.broker.errors import ErrorCode
+from tests.daemon.daemons import Daemon, until
+from tests.workers.broker.batches import batch, fetch, produce
+from tests.workers.broker.harness import RawClient
+
+_PARTITIONS = 4
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A log dir on a file system of its own that has room for 6 MiB."""
+    path = tmp_path / "d2"
+    path.mkdir()
+    mounted = None
+    if os.geteuid() == 0 and shutil.which("mount"):
+        command = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(path)]
+        mounted = subprocess.run(command, capture_output=True, check=False)
+    if mounted is None or mounted.returncode != 0:
+        pytest.skip("only root can mount a small file system, where that is allowed at all")
+    yield path
+    subprocess.run(["umount", str(path)], check=True)
+
+
+def connect(daemon: Daemon) -> RawClient:
+    return RawClient(int(daemon.bootstrap.rsplit(":", 1)[1]))
+
+
+class Split:
+    """A topic whose partitions lie on both log dirs; `bad` are those on d2."""
+
+    def __init__(self, daemon: Daemon, client: RawClient) -> None:
+        self.daemon, self.client = daemon, client
+        daemon.create_topic("users", _PARTITIONS, cleanup_policy="compact", segment_ms=1000)
+        self.bad = [number for number in range(_PARTITIONS) if (daemon.dirs[1] / f"users-{number}").is_dir()]
+        self.good = [number for number in range(_PARTITIONS) if (daemon.dirs[0] / f"users-{number}").is_dir()]
+        assert len(self.bad) == len(self.good) == _PARTITIONS // 2
+        self.written: dict[int, list[bytes]] = {number: [] for number in range(_PARTITIONS)}
+
+    def write(self, partition: int, value: bytes) -> int:
+        """The error code of a produce request with acks=all."""
+        answer = produce(self.client, batch([value]), "users", partition)
+        if not answer.error_code:
+            self.written[partition].append(value)
+        return int(answer.error_code)
+
+    def verify(self) -> None:
+        """Once d2 is offline."""
+        (dir_status,) = [each for each in self.daemon.status().log_dirs if each.path == str(self.daemon.dirs[1])]
+        assert dir_status.offline_because
+        offline = self.daemon.status().offline
+        assert set(offline) == {f"users-{number}" for number in self.bad}
+        for number in self.bad:
+            assert self.write(number, b"late") == ErrorCode.KAFKA_STORAGE_ERROR
+            assert fetch(self.client, 0, "users", partition=number).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        for number in self.good:
+            assert self.write(number, b"still served") == 0
+            assert [record.value for record in self.daemon.records("users", number)] == self.written[number]
+        # What comes new is put where there is a disk.
+        self.daemon.create_topic("more", 2)
+        assert all((self.daemon.dirs[0] / f"more-{number}").is_dir() for number in range(2))
+        assert {worker.state for worker in self.daemon.status().workers} == {"running"}
+
+
+def test_a_disk_that_is_gone(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon, connect(daemon) as client:
+        split = Split(daemon, client)
+        for number in range(_PARTITIONS):
+            assert split.write(number, b"first") == 0
+        (tmp_path / "d2").rename(tmp_path / "unplugged")
+        until(lambda: daemon.status().offline, "the failure of d2")
+        split.verify()
+        # A stop in good order but for what could not be closed: it says so, and the good dir has its marker.
+        daemon.signal(signal.SIGTERM)
+        code, _ = daemon.ended()
+        assert code in (0, 1) and (tmp_path / "d1" / ".kafka_cleanshutdown").exists()
+        assert not (tmp_path / "unplugged" / ".kafka_cleanshutdown").exists()
+        (tmp_path / "unplugged").rename(tmp_path / "d2")
+        # With the disk back everything is there again.
+        daemon.start()
+        for number in range(_PARTITIONS):
+            assert [record.value for record in daemon.records("users", number)] == split.written[number]
+        daemon.stop()
+
+
+def test_a_disk_that_is_full(tmp_path: Path, small_disk: Path) -> None:
+    with Daemon(tmp_path) as daemon, connect(daemon) as client:
+        split = Split(daemon, client)
+        for number in range(_PARTITIONS):
+            assert split.write(number, b"first") == 0
+        code = 0
+        for _ in range(20):
+            code = split.write(split.bad[0], os.urandom(500_000))
+            if code:
+                break
+        assert code == ErrorCode.KAFKA_STORAGE_ERROR
+        until(lambda: daemon.status().offline, "the failure of d2")
+        split.verify()
+        daemon.signal(signal.SIGTERM)
+        daemon.ended()
+        assert (tmp_path / "d1" / ".kafka_cleanshutdown").exists()
