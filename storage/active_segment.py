@@ -278,6 +278,10 @@ class FlushJob:
     directory: str | None = None
     #: What the files belong to.
     segments: list[LiveSegment] = field(default_factory=list)
+    #: Of the log, when the job was made.
+    generation: int = 0
+    #: Files made in the directory by then.
+    made: int = 0
 
     def run(self) -> None:
         """Fsyncs everything. StorageIOError: what was acknowledged may be lost, and the log must not go on."""

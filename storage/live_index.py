@@ -88,9 +88,9 @@ class LiveIndex:
         _, size, pending = self._attached()
         return (size + len(pending)) // self.entry.size
 
-    def begin(self) -> None:
-        """A new segment's index: no entries, whatever a file of that name holds."""
-        self._entries = _Entries(b"", 0, bytearray())
+    def begin(self, entries: bytes = b"") -> None:
+        """These entries, of which none is in a file yet, whatever one of that name holds."""
+        self._entries = _Entries(b"", 0, bytearray(entries))
         self._longer = True
 
     def all_bytes(self) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -77,10 +78,14 @@ class LocalLog:
         #: The error after which nothing is written any more.
         self.failure: StorageIOError | None = None
         self._background = background
+        #: Guards the recovery point and what goes with it: a flush may end in another thread.
+        self._flush_lock = threading.Lock()
+        #: Rises with every truncation: what a flush began before it found says nothing about what came after.
+        self._generation = 0
         #: Closed segments whose indexes may not be on disk.
         self._unsynced: list[LiveSegment] = []
-        #: A file was made in the directory, and the directory was not fsynced since.
-        self._new_files = False
+        #: Files made in the directory so far, and how many of them an fsync of it has made durable.
+        self._made = self._made_durable = 0
 
     @property
     def directory(self) -> str:
@@ -139,13 +144,14 @@ class LocalLog:
                 )
             else:
                 self.active.close_form(self.config)
-                self._unsynced.append(active)
+                with self._flush_lock:
+                    self._unsynced = [*self._unsynced, active]
                 before = self.view.segments
             new = create_segment(self.home, base, self.config, self.resources, now_ms)
         except StorageIOError as error:
             self.failed(error)
             raise
-        self._new_files = True
+        self._made += 1
         self.view = _view((*before, new))
         self.active = ActiveSegment(new)
         self.end = OffsetPosition(self.end_offset, base, 0)
@@ -175,7 +181,7 @@ class LocalLog:
             if s.base_offset < offset or (whole_active and s is self.active.segment)
         ]
         segments += [s for s in self._unsynced if s not in segments]
-        job = FlushJob(offset, segments=segments)
+        job = FlushJob(offset, segments=segments, generation=self._generation, made=self._made)
         try:
             for segment in segments:
                 if segment is self.active.segment and not whole_active:
@@ -190,14 +196,14 @@ class LocalLog:
             job.close()
             self.failed(error)
             raise
-        if self._new_files or any(segment.base_offset >= self.recovery_point for segment in segments):
+        if self._made > self._made_durable or any(segment.base_offset >= self.recovery_point for segment in segments):
             job.directory = self.directory
         return job
 
     def flush_active(self) -> bool:
         """Fsyncs the active .log, where that is all that is not on disk; False, and nothing done, where there is more."""
         active = self.active.segment
-        if self._unsynced or self._new_files or self.recovery_point <= active.base_offset:
+        if self._unsynced or self._made > self._made_durable or self.recovery_point <= active.base_offset:
             return False
         end = self.end_offset
         held = active.acquire_writable()
@@ -208,15 +214,19 @@ class LocalLog:
             raise
         finally:
             held.release()
-        self.recovery_point = end
+        with self._flush_lock:
+            self.recovery_point = max(self.recovery_point, end)
         return True
 
     def flushed(self, job: FlushJob) -> None:
-        """`job` ran: the recovery point may pass on."""
-        self._unsynced = [segment for segment in self._unsynced if segment not in job.segments]
-        if job.directory is not None:
-            self._new_files = False
-        self.recovery_point = max(self.recovery_point, job.offset)
+        """`job` ran: the recovery point may pass on, unless the log was truncated meanwhile."""
+        with self._flush_lock:
+            if job.generation != self._generation:
+                return
+            self._unsynced = [segment for segment in self._unsynced if segment not in job.segments]
+            if job.directory is not None:
+                self._made_durable = max(self._made_durable, job.made)
+            self.recovery_point = max(self.recovery_point, job.offset)
 
     def run(self, job: FlushJob) -> None:
         """Runs a job to its end here. StorageIOError: the log takes nothing more."""
@@ -245,6 +255,7 @@ class LocalLog:
 
     def truncate_to(self, offset: int, now_ms: int) -> list[int]:
         """Cuts every batch that ends at or above `offset`, which lies in the log; returns bases of segments that went."""
+        self._forget_flushes()
         keep = self.view.floor(offset) + 1
         gone = self.view.segments[keep:]
         try:
@@ -265,6 +276,7 @@ class LocalLog:
 
     def truncate_fully(self, offset: int, now_ms: int) -> list[int]:
         """Replaces all segments by an empty one at `offset`; returns bases of segments that went."""
+        self._forget_flushes()
         gone = self.view.segments
         try:
             self.schedule_removal(self._retire(gone), now_ms)
@@ -272,7 +284,7 @@ class LocalLog:
         except StorageIOError as error:
             self.failed(error)
             raise
-        self._new_files = True
+        self._made += 1
         self._unsynced = []
         self.view = _view([new])
         self.active = ActiveSegment(new)
@@ -282,7 +294,13 @@ class LocalLog:
     def _end_at(self, offset: int) -> None:
         active = self.active.segment
         self.end = OffsetPosition(offset, active.base_offset, active.size)
-        self.recovery_point = min(self.recovery_point, offset)
+        with self._flush_lock:
+            self.recovery_point = min(self.recovery_point, offset)
+
+    def _forget_flushes(self) -> None:
+        """A truncation begins: no flush that is under way may move the recovery point."""
+        with self._flush_lock:
+            self._generation += 1
 
     def remove_segments(self, gone: Sequence[LiveSegment], now_ms: int) -> None:
         """Takes segments, never the active one, out of the log; their files become `.deleted` and go when it is time."""

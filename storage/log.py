@@ -205,7 +205,9 @@ class PartitionLog(LogAppending):
         # Kafka forgets transactions whose marker the high watermark has not passed when it rebuilds, and from the next
         # append on takes them for stable; those whose marker is still in the log are remembered here.
         unreplicated = {
-            first: last for first, last in self.producers.unreplicated_txns.items() if self.high_watermark <= last < offset
+            first: last
+            for first, last in self.producers.unreplicated_txns.items()
+            if self.high_watermark <= last < offset
         }
         try:
             self.snapshots.rebuild(self.segments, self.log_start_offset, offset, now_ms)

@@ -92,15 +92,16 @@ class LogReading(LogState):
             return end
         if mark.position >= 0:
             return mark
+        # Each isolation remembers the place of its last mark for the next reader, beside the mark: only the log's owner
+        # moves the mark itself. A swap makes new mark objects.
+        known = self._placed.get(isolation)
+        if known is not None and known[0] is mark:
+            return known[1]
         found = locate_offset(view, mark.offset)
         if found.position < 0:
             return end._replace(offset=mark.offset)
-        # Remembered for the next reader, if the mark has not moved and no swap came between.
         if view is self.local.view:
-            if mark is self._high_watermark:
-                self._high_watermark = found
-            elif mark is self._first_unstable:
-                self._first_unstable = found
+            self._placed[isolation] = (mark, found)
         return found
 
     def collect_aborted(self, first_offset: int, upper_offset: int) -> list[AbortedTransaction]:

@@ -75,6 +75,8 @@ class LogState:
         self._admission_config: TopicConfig | None = None
         self._high_watermark = OffsetPosition(loaded.log_start_offset)
         self._first_unstable: OffsetPosition | None = None
+        #: By isolation: a mark and where it lies in the files.
+        self._placed: dict[str, tuple[OffsetPosition, OffsetPosition]] = {}
         self.topic_id = loaded.topic_id
         self._topic_id_unsaved = False
         if topic_id is not None:
@@ -244,6 +246,10 @@ def _live_segments(loaded: LoadedLog, home: Home, resources: Resources, now_ms: 
     for each in loaded.segments:
         segment = LiveSegment(home, each.base_offset, loaded.config, resources, size=each.size, created_ms=now_ms)
         if each.unsaved_aborted is not None:
+            # A full disk kept recovery from writing what belongs to the segment.
+            scan = each.scan()
             segment.set_aborted(each.unsaved_aborted)
+            segment.offsets.begin(scan.offset_index)
+            segment.times.begin(scan.time_index)
         segments.append(segment)
     return segments or [create_segment(home, loaded.log_end_offset, loaded.config, resources, now_ms)]

@@ -378,6 +378,21 @@ def test_flush_job_runs_beside_appends(tmp_path: Path) -> None:
     assert log.flush_job() is None
 
 
+def test_a_flush_from_before_a_truncation_says_nothing(tmp_path: Path) -> None:
+    """What is appended in place of what was cut is not on disk because the old one was."""
+    log = new_log(tmp_path)
+    fill(log, 10)
+    job = log.flush_job()
+    assert job is not None
+    job.run()
+    log.truncate_to(5, NOW)
+    fill(log, 5)
+    log.flushed(job, NOW)
+    assert log.recovery_point == 0
+    log.flush()
+    assert log.recovery_point == 10
+
+
 def test_flush_ms(tmp_path: Path) -> None:
     log = new_log(tmp_path, flush_ms=1000)
     fill(log, 1)

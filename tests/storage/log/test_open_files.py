@@ -20,7 +20,7 @@ PARTITIONS = 5000 if profile() == "soak" else 200
 def test_many_partitions_with_a_low_ulimit(fast_dir: Path) -> None:
     """5,000 partitions fit 1,024 descriptors; here as many in proportion, all appended to, rolled and read in turn."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    opened = len(os.listdir("/proc/self/fd"))
+    opened = len(list(Path("/proc/self/fd").iterdir()))
     limit = max(16, PARTITIONS // 10)
     resource.setrlimit(resource.RLIMIT_NOFILE, (opened + limit + 12, hard))
     try:
