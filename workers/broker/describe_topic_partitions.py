@@ -24,7 +24,7 @@ async def describe_topic_partitions(context: Context, header: RequestHeader, req
             return {
                 "topics": [
                     {"error_code": ErrorCode.INVALID_REQUEST, "name": name, "topic_authorized_operations": -(2**31)}
-                    for name in names
+                    for name in (each.name for each in request.topics)
                 ],
                 "next_cursor": None,
             }

@@ -128,6 +128,8 @@ class _Reading:
         if partition is None:
             result.error = self._absent(name, wanted, result)
             return result, False
+        # What the log itself refuses comes without a list, as in Kafka.
+        result.aborted = None
         if self.is_follower:
             result.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
             return result, False
@@ -183,6 +185,7 @@ class _Reading:
         if self.context.image.partition(name, wanted.number) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         self._name_leader(name, wanted.number, result)
+        result.aborted = None
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def _name_leader(self, name: str, number: int, result: FetchedPartition) -> None:
@@ -203,7 +206,6 @@ class _Reading:
         offsets = partition.log.offsets()
         result.high_watermark, result.last_stable = offsets.high_watermark, offsets.last_stable
         result.log_start = offsets.log_start
-        result.aborted = None
         result.diverging = found
         return True
 

@@ -185,7 +185,7 @@ class FetchedPartition:
         self.high_watermark = -1
         self.last_stable = -1
         self.log_start = -1
-        #: None: not asked for. Errors have an empty list.
+        #: None: not asked for, or refused by the log. A partition that is unknown has an empty list.
         self.aborted: Sequence[AbortedTransaction] | None = ()
         self.records: Range | None = None
         #: (node id, leader epoch), from v16 on.

@@ -65,7 +65,9 @@ def _result(number: int, error: ErrorCode, found: TimestampOffset = _NONE) -> di
 
 
 async def _answer(context: Context, version: int, topic: str, asked: Any, committed: bool) -> dict[str, Any]:
-    number = asked.partition_index
+    number, timestamp = asked.partition_index, asked.timestamp
+    if timestamp < 0 and version < _SINCE.get(timestamp, version + 1):
+        return _result(number, ErrorCode.UNSUPPORTED_VERSION)
     partition = context.partitions.get(topic, number)
     if partition is None:
         exists = context.image.partition(topic, number) is not None
@@ -73,9 +75,6 @@ async def _answer(context: Context, version: int, topic: str, asked: Any, commit
     error = partition.error or check_epoch(partition, getattr(asked, "current_leader_epoch", -1))
     if error:
         return _result(number, error)
-    timestamp = asked.timestamp
-    if timestamp < 0 and version < _SINCE.get(timestamp, version + 1):
-        return _result(number, ErrorCode.UNSUPPORTED_VERSION)
     try:
         return _result(number, ErrorCode.NONE, await _find(context, partition, timestamp, committed))
     except StorageIOError as failure:
@@ -94,7 +93,9 @@ async def _find(context: Context, partition: Partition, timestamp: int, committe
     if timestamp in (_LATEST_TIERED, _EARLIEST_PENDING_UPLOAD):
         return _NONE
     if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
-        return log.offset_for_timestamp(timestamp) or _NONE
+        start = log.offset_for_timestamp(timestamp) or _NONE
+        # Kafka notes its epoch as soon as it leads; here the first append does.
+        return start if log.epochs.entries else start._replace(leader_epoch=partition.leader_epoch)
     # Both of these read batches.
     found = await context.in_thread(lambda: log.offset_for_timestamp(timestamp))
     if found is None or (found.offset >= end and timestamp != MAX_TIMESTAMP):

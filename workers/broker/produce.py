@@ -28,7 +28,18 @@ _FIRST_TRANSACTION_V2 = 12
 #: Clients of this name may write to internal topics.
 ADMIN_CLIENT = "__admin_client"
 
+#: Refusals that Kafka answers without the log's start (ReplicaManager.appendRecordsToLeader).
+_WITHOUT_LOG_START = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
 _HEADER_SIZE = 61
+_LENGTH = struct.Struct(">i")
+_LENGTH_AT, _OVERHEAD = 8, 12
 _MAGIC_AT, _ATTRIBUTES_AT, _PRODUCER_AT = 16, 21, 43
 _PRODUCER = struct.Struct(">qh")
 _CODEC_MASK, _ZSTD, _TRANSACTIONAL = 7, 4, 0x10
@@ -129,12 +140,12 @@ async def _append(
             done = await partition.append(records, transaction_version=version, wait_for_disk=False)
     except CompactdError as error:
         result.error = error_of(error)
-        result.log_start_offset = partition.log.log_start_offset
+        if result.error not in _WITHOUT_LOG_START:
+            result.log_start_offset = partition.log.log_start_offset
         if isinstance(error, InvalidRecordError):
             result.record_errors = error.record_errors
             # What a client reads names the partition, not where it lies on our disks.
             result.message = str(error).replace(str(error.path), str(partition))
-            result.log_start_offset = -1 if result.record_errors else result.log_start_offset
         return None
     if done.first_offset < 0:
         result.error = ErrorCode.INVALID_RECORD
@@ -152,6 +163,16 @@ def _shape_error(version: int, records: memoryview | None) -> tuple[ErrorCode, s
         return ErrorCode.INVALID_RECORD, "Produce requests must have a record batch for each partition"
     if records[_MAGIC_AT] != 2:
         return ErrorCode.INVALID_RECORD, "Produce requests must only contain record batches with magic version 2"
+    size = _LENGTH.unpack_from(records, _LENGTH_AT)[0] + _OVERHEAD
+    if size > len(records):
+        return ErrorCode.INVALID_RECORD, "The record set holds no whole batch"
+    rest = len(records) - size
+    if (
+        rest >= _OVERHEAD
+        and size >= _HEADER_SIZE
+        and _LENGTH.unpack_from(records, size + _LENGTH_AT)[0] + _OVERHEAD <= rest
+    ):
+        return ErrorCode.INVALID_RECORD, "Produce requests must have exactly one record batch for each partition"
     if version < 7 and records[_ATTRIBUTES_AT + 1] & _CODEC_MASK == _ZSTD:
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "Produce requests below version 7 may not use ZStandard"
     return None

@@ -61,7 +61,7 @@ def test_an_offset_out_of_range(broker: InProcessBroker, offset: int) -> None:
             -1,
             -1,
         )
-        assert (found.aborted_transactions, found.records) == ((), b"")
+        assert (found.aborted_transactions, found.records) == (None, b"")
 
 
 def test_what_is_not_here(log_dir: Path) -> None:

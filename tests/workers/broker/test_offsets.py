@@ -31,6 +31,7 @@ def test_the_ends_of_the_log(broker: InProcessBroker, version: int) -> None:
     epoch = 3 if version >= 4 else -1
     with broker.connect() as client:
         assert _found(_list(client, -1, version)) == (0, -1, 0, epoch)
+        assert _found(_list(client, -2, version)) == (0, -1, 0, epoch)
         produce(client, batch([b"a", b"b"]))
         assert _found(_list(client, -1, version)) == (0, -1, 2, epoch)
         assert _found(_list(client, -2, version)) == (0, -1, 0, epoch)
