@@ -21,7 +21,8 @@ from compactd.workers import log_output
 from compactd.workers.broker.context import CatalogueClient, Context
 from compactd.workers.broker.groups.coordinator import GroupCoordinator
 from compactd.workers.broker.image import CatalogueImage
-from compactd.workers.broker.partitions import Loading, Partitions
+from compactd.workers.broker.loading import Loading
+from compactd.workers.broker.partitions import Partitions
 from compactd.workers.broker.requests import load_handlers
 from compactd.workers.broker.server import Limits, Server
 from compactd.workers.clock import Clock

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
-from dataclasses import dataclass
-from pathlib import Path
 
 from compactd.config.errors import CompactdError, LogError, StorageIOError
 from compactd.config.settings import TopicConfig
 from compactd.storage import names
-from compactd.storage.loader import load_log
-from compactd.storage.log import PartitionLog, Resources
-from compactd.storage.names import TopicPartition
+from compactd.storage.log import PartitionLog
 from compactd.workers.broker import cleaning
 from compactd.workers.broker.context import Sends
 from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.loading import Loading, LogLoading
 from compactd.workers.broker.partition import Partition
 from compactd.workers.clock import Clock
 from compactd.workers.messages import (
@@ -51,16 +47,6 @@ FLUSH_CHECK_SECONDS = 1.0
 _NEVER_MS = 1 << 60
 
 
-@dataclass(frozen=True, slots=True)
-class Loading:
-    """How partitions are loaded."""
-
-    #: num.recovery.threads.per.data.dir
-    threads_per_dir: int = 2
-    #: producer.id.expiration.ms
-    producer_expiration_ms: int = 86_400_000
-
-
 class Partitions:
     """Belongs to the broker's loop; see `partition.Partition` for what runs in threads."""
 
@@ -68,8 +54,7 @@ class Partitions:
         self.channel = channel
         self.clock = clock
         self.executor = executor
-        self.loading = loading or Loading()
-        self.resources = Resources()
+        self._logs = LogLoading(loading or Loading(), clock, self._in_background)
         self.offline_log_dirs: set[str] = set()
         self._by_key: dict[tuple[str, int], Partition] = {}
         self._changed: set[Partition] = set()
@@ -187,9 +172,10 @@ class Partitions:
         jobs = []
         for log_dir, assignments in by_dir.items():
             clean = log_dir in message.clean_log_dirs
-            for number in range(min(self.loading.threads_per_dir, len(assignments))):
-                share = assignments[number :: self.loading.threads_per_dir]
-                jobs.append(loop.run_in_executor(self.executor, self._load_all, share, clean))
+            threads = self._logs.loading.threads_per_dir
+            for number in range(min(threads, len(assignments))):
+                share = assignments[number::threads]
+                jobs.append(loop.run_in_executor(self.executor, self._logs.load_all, share, clean))
         ready = []
         for outcomes in await asyncio.gather(*jobs):
             for assignment, log, error in outcomes:
@@ -212,67 +198,6 @@ class Partitions:
         if log_dir not in self.offline_log_dirs:
             self.channel.send(LogDirFailed(log_dir=log_dir, reason=str(error)))
         self.log_dir_failed(log_dir)
-
-    def _load_all(
-        self, assignments: Sequence[PartitionAssignment], clean: bool
-    ) -> list[tuple[PartitionAssignment, PartitionLog | None, CompactdError | None]]:
-        outcomes: list[tuple[PartitionAssignment, PartitionLog | None, CompactdError | None]] = []
-        for assignment in assignments:
-            try:
-                outcomes.append((assignment, self._load(assignment, clean), None))
-            except CompactdError as error:
-                outcomes.append((assignment, None, error))
-        return outcomes
-
-    def _load(self, assignment: PartitionAssignment, clean: bool) -> PartitionLog:
-        """Loads a partition's log, or makes it where there is none. In a thread."""
-        directory = Path(assignment.log_dir) / f"{assignment.topic}-{assignment.partition}"
-        now_ms = self.clock.now_ms()
-        topic_id = names.parse_uuid(assignment.topic_id)
-        if not directory.exists():
-            return PartitionLog.create(
-                directory,
-                assignment.config,
-                now_ms=now_ms,
-                producer_expiration_ms=self.loading.producer_expiration_ms,
-                resources=self.resources,
-                topic_id=topic_id,
-                background=self._in_background,
-                group_commit=True,
-            )
-        started = time.monotonic()
-        loaded = load_log(
-            directory,
-            assignment.config,
-            clean_shutdown=clean,
-            recovery_point=assignment.recovery_point,
-            log_start_offset=assignment.log_start_offset,
-            now_ms=now_ms,
-            topic_partition=TopicPartition(assignment.topic, assignment.partition),
-            producer_expiration_ms=self.loading.producer_expiration_ms,
-        )
-        for action in loaded.actions:
-            _LOGGER.info("%s: %s", directory, action)
-        log = PartitionLog(
-            loaded,
-            now_ms=now_ms,
-            resources=self.resources,
-            high_watermark=None,
-            topic_id=topic_id,
-            background=self._in_background,
-            group_commit=True,
-        )
-        # The only replica: what is in the log is what there is (Partition.maybeIncrementLeaderHW with an ISR of one).
-        log.update_high_watermark(log.log_end_offset)
-        if not clean:
-            _LOGGER.info(
-                "%s: recovered from %d to %d in %.3f s",
-                directory,
-                assignment.recovery_point,
-                log.log_end_offset,
-                time.monotonic() - started,
-            )
-        return log
 
     def _in_background(self, task: Callable[[], None]) -> None:
         self.executor.submit(task)

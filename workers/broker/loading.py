@@ -1,0 +1,106 @@
+"""Loading the logs of partitions, or making them: in threads, several at once for each log dir."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from compactd.config.errors import CompactdError
+from compactd.storage import names
+from compactd.storage.loader import load_log
+from compactd.storage.log import PartitionLog, Resources
+from compactd.storage.names import TopicPartition
+from compactd.workers.clock import Clock
+from compactd.workers.messages import PartitionAssignment
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """How partitions are loaded."""
+
+    #: num.recovery.threads.per.data.dir
+    threads_per_dir: int = 2
+    #: producer.id.expiration.ms
+    producer_expiration_ms: int = 86_400_000
+
+
+class Outcome(NamedTuple):
+    """A partition's log, or why there is none."""
+
+    assignment: PartitionAssignment
+    log: PartitionLog | None
+    error: CompactdError | None
+
+
+class LogLoading:
+    """Opens logs that share one set of open files. `background` runs fsyncs of rolled segments."""
+
+    def __init__(self, loading: Loading, clock: Clock, background: Callable[[Callable[[], None]], None]) -> None:
+        self.loading = loading
+        self.resources = Resources()
+        self._clock = clock
+        self._background = background
+
+    def load_all(self, assignments: Sequence[PartitionAssignment], clean: bool) -> list[Outcome]:
+        """One after another; an error of one does not keep the others. `clean`: their log dir was stopped in good order."""
+        outcomes = []
+        for assignment in assignments:
+            try:
+                outcomes.append(Outcome(assignment, self._load(assignment, clean), None))
+            except CompactdError as error:
+                outcomes.append(Outcome(assignment, None, error))
+        return outcomes
+
+    def _load(self, assignment: PartitionAssignment, clean: bool) -> PartitionLog:
+        directory = Path(assignment.log_dir) / f"{assignment.topic}-{assignment.partition}"
+        now_ms = self._clock.now_ms()
+        topic_id = names.parse_uuid(assignment.topic_id)
+        if not directory.exists():
+            return PartitionLog.create(
+                directory,
+                assignment.config,
+                now_ms=now_ms,
+                producer_expiration_ms=self.loading.producer_expiration_ms,
+                resources=self.resources,
+                topic_id=topic_id,
+                background=self._background,
+                group_commit=True,
+            )
+        started = time.monotonic()
+        loaded = load_log(
+            directory,
+            assignment.config,
+            clean_shutdown=clean,
+            recovery_point=assignment.recovery_point,
+            log_start_offset=assignment.log_start_offset,
+            now_ms=now_ms,
+            topic_partition=TopicPartition(assignment.topic, assignment.partition),
+            producer_expiration_ms=self.loading.producer_expiration_ms,
+        )
+        for action in loaded.actions:
+            _LOGGER.info("%s: %s", directory, action)
+        log = PartitionLog(
+            loaded,
+            now_ms=now_ms,
+            resources=self.resources,
+            topic_id=topic_id,
+            background=self._background,
+            group_commit=True,
+        )
+        # The only replica: what is in the log is what there is (Partition.maybeIncrementLeaderHW with an ISR of one).
+        log.update_high_watermark(log.log_end_offset)
+        if not clean:
+            _LOGGER.info(
+                "%s: recovered from %d to %d in %.3f s",
+                directory,
+                assignment.recovery_point,
+                log.log_end_offset,
+                time.monotonic() - started,
+            )
+        return log
