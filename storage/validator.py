@@ -12,23 +12,20 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NoReturn
 
 from compactd.config.errors import (
     CorruptBatchError,
     CorruptMessageError,
     InvalidRecordError,
-    InvalidTimestampError,
-    MessageTooLargeError,
     UnsupportedCompressionTypeError,
 )
 from compactd.config.settings import TopicConfig
+from compactd.storage.append_rules import AppendRules, Buffer, Validated, check_size, refuse, refuse_records
+from compactd.storage.conversion import CODECS, rebuild, recompress, records_of, target_codec
 from compactd.storage.kernel.validating import (
     NO_KEY,
     Admission,
     RecordError,
-    compress_area,
     make_admission,
     plain_area,
     validate_batch,
@@ -46,13 +43,19 @@ from compactd.storage.records.batch import (
     BatchHeader,
     read_header,
 )
-from compactd.storage.records.builder import assemble_batch, build_batch
-from compactd.storage.records.codecs import DEFAULT_LEVELS, Codec, compress, decompress
+from compactd.storage.records.codecs import Codec
 from compactd.storage.records.crc import crc32c
-from compactd.storage.records.record import Record, parse_records
-from compactd.storage.records.varint import MalformedError
 
-Buffer = bytes | bytearray | memoryview
+__all__ = [
+    "AppendRules",
+    "Buffer",
+    "Validated",
+    "admission_of",
+    "check_records",
+    "read_batches_of",
+    "validate_for_leader",
+    "writable",
+]
 
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 _BASE_OFFSET = struct.Struct(">q")
@@ -72,38 +75,7 @@ _LEADER_EPOCH_AT, _MAGIC_AT, _CRC_AT, _ATTRIBUTES_AT, _LAST_DELTA_AT, _MAX_TIMES
 )
 #: Of the length field, for the smallest entry (V0 without key and value).
 SMALLEST_LENGTH = 14
-#: Errors of single records that a message names.
-_SHOWN = 3
 _KNOWN_ATTRIBUTES = CODEC_MASK | TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK | DELETE_HORIZON_MASK
-_CODECS = {"gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD, "uncompressed": Codec.NONE}
-
-
-@dataclass(slots=True)
-class Validated:
-    """Batches fit to be written."""
-
-    #: Their bytes, offsets assigned.
-    data: Buffer
-    headers: list[BatchHeader]
-    #: Largest record timestamp, -1 for none: what rolling by time looks at.
-    max_timestamp: int
-    #: Timestamp of every record where the topic's type is LogAppendTime; else -1.
-    log_append_time: int = -1
-    #: Whether records were written anew.
-    converted: bool = False
-
-
-@dataclass(slots=True)
-class AppendRules:
-    """What one append is checked against."""
-
-    path: str
-    config: TopicConfig
-    origin: Origin
-    now_ms: int
-    leader_epoch: int
-    #: Of the first record to come.
-    next_offset: int
 
 
 def admission_of(config: TopicConfig) -> Admission | None:
@@ -115,7 +87,7 @@ def admission_of(config: TopicConfig) -> Admission | None:
         after_ms=config.message_timestamp_after_max_ms,
         largest_body=config.max_decompressed_message_bytes,
         largest_batch=config.max_message_bytes,
-        codec=None if config.compression_type == "producer" else int(_CODECS[config.compression_type]),
+        codec=None if config.compression_type == "producer" else int(CODECS[config.compression_type]),
     )
 
 
@@ -166,8 +138,8 @@ def validate_for_leader(data: Buffer, headers: Sequence[BatchHeader], rules: App
     config = rules.config
     for header in headers:
         if header.magic == 2 and rules.origin is Origin.CLIENT and header.base_offset != 0:
-            _refuse(rules, f"its base offset is {header.base_offset}, a producer's has to be 0")
-        _check_size(header.size, rules)
+            refuse(rules, f"its base offset is {header.base_offset}, a producer's has to be 0")
+        check_size(header.size, rules)
     first = headers[0]
     if first.magic < 2 or len(headers) > 1:
         return _validate_many(data, headers, rules)
@@ -180,8 +152,8 @@ def validate_for_leader(data: Buffer, headers: Sequence[BatchHeader], rules: App
     if not first.is_log_append_time and first.delete_horizon_ms is None:
         area = plain_area(batch.data, first.codec, first.record_count)
     if area is not None:
-        return _recompress(area, first, max_timestamp, target, rules)
-    return _rebuild([batch], rules, target)
+        return recompress(area, first, max_timestamp, target, rules)
+    return rebuild([batch], rules, target)
 
 
 def check_records(data: Buffer, header: BatchHeader, rules: AppendRules) -> tuple[int, bool]:
@@ -210,27 +182,17 @@ def check_records(data: Buffer, header: BatchHeader, rules: AppendRules) -> tupl
         )
     except ValueError as error:
         _check_header(header, rules)
-        _refuse(rules, str(error))
+        refuse(rules, str(error))
     if not sound:
         raise CorruptMessageError(path=rules.path, detail=f"the stored CRC {header.crc:#010x} is not that of its bytes")
     _check_header(header, rules)
     if append_time is not None and not errors and (not create_time or append_time == -1):
         errors = [(index, 0, append_time) for index in range(header.record_count)]
     if errors:
-        _refuse_records(errors, earliest, latest, rules)
+        refuse_records(errors, earliest, latest, rules)
     if header.base_offset != 0:
         consecutive = False
     return max_timestamp, consecutive
-
-
-def target_codec(config: TopicConfig, source: int) -> int:
-    """The codec that compression.type asks for; "producer" keeps the source's."""
-    return source if config.compression_type == "producer" else int(_CODECS[config.compression_type])
-
-
-def _check_size(size: int, rules: AppendRules) -> None:
-    if size > rules.config.max_message_bytes:
-        raise MessageTooLargeError(path=rules.path, size=size, limit=rules.config.max_message_bytes)
 
 
 def _check_header(header: BatchHeader, rules: AppendRules) -> None:
@@ -240,16 +202,16 @@ def _check_header(header: BatchHeader, rules: AppendRules) -> None:
     if header.magic == 2:
         span = header.last_offset - header.base_offset + 1
         if header.record_count <= 0:
-            _refuse(rules, f"its record count is {header.record_count}")
+            refuse(rules, f"its record count is {header.record_count}")
         if span != header.record_count:
-            _refuse(
+            refuse(
                 rules,
                 f"its offsets {header.base_offset} to {header.last_offset} do not fit its {header.record_count} records",
             )
     if header.is_control:
-        _refuse(rules, "clients may not write control records")
+        refuse(rules, "clients may not write control records")
     if header.producer_id >= 0 and header.base_sequence < 0:
-        _refuse(rules, f"its producer {header.producer_id} has the sequence {header.base_sequence}")
+        refuse(rules, f"its producer {header.producer_id} has the sequence {header.base_sequence}")
 
 
 def _assign_in_place(data: Buffer, header: BatchHeader, max_timestamp: int, rules: AppendRules) -> Validated:
@@ -310,13 +272,13 @@ def _validate_many(data: Buffer, headers: Sequence[BatchHeader], rules: AppendRu
             raise CorruptMessageError(path=rules.path, detail=error.reason) from None
         batches.append(batch)
     if len(headers) > 1 and (first.magic == 2 or source):
-        _refuse(rules, f"it holds {len(headers)} batches where one is allowed")
+        refuse(rules, f"it holds {len(headers)} batches where one is allowed")
     if any(header.magic != first.magic for header in headers):
-        _refuse(rules, "its batches have different magic numbers")
+        refuse(rules, "its batches have different magic numbers")
     for batch in batches:
         _check_header(batch.header, rules)
         _check_legacy_records(batch, rules)
-    return _rebuild(batches, rules, target_codec(rules.config, source))
+    return rebuild(batches, rules, target_codec(rules.config, source))
 
 
 def _check_legacy_records(batch: Batch, rules: AppendRules) -> None:
@@ -326,7 +288,7 @@ def _check_legacy_records(batch: Batch, rules: AppendRules) -> None:
     earliest = rules.now_ms - config.message_timestamp_before_max_ms
     latest = rules.now_ms + config.message_timestamp_after_max_ms
     errors: list[RecordError] = []
-    for index, record in enumerate(_records(batch, rules)):
+    for index, record in enumerate(records_of(batch, rules)):
         if config.compact and record.key is None:
             errors.append((index, NO_KEY, record.timestamp))
         elif create_time and record.timestamp != -1:
@@ -335,119 +297,4 @@ def _check_legacy_records(batch: Batch, rules: AppendRules) -> None:
         elif batch.header.is_log_append_time:
             errors.append((index, 0, record.timestamp))
     if errors:
-        _refuse_records(errors, earliest, latest, rules)
-
-
-def _records(batch: Batch, rules: AppendRules) -> list[Record]:
-    """The records of a batch whose CRC was checked; their offsets mean nothing yet."""
-    header = batch.header
-    try:
-        if header.magic < 2:
-            return batch.records()
-        area, position = batch.data, HEADER_SIZE
-        if header.codec:
-            area, position = decompress(header.codec, batch.data[HEADER_SIZE:]), 0
-        return parse_records(
-            area,
-            position,
-            count=header.record_count,
-            base_offset=header.base_offset,
-            last_offset=header.last_offset,
-            base_timestamp=header.base_timestamp,
-            append_time=header.max_timestamp if header.is_log_append_time else None,
-            any_offsets=True,
-        )
-    except CorruptBatchError as error:
-        raise InvalidRecordError(path=rules.path, detail=error.reason, record_errors=()) from None
-    except MalformedError as error:
-        raise InvalidRecordError(path=rules.path, detail=str(error), record_errors=()) from None
-
-
-def _rebuild(batches: Sequence[Batch], rules: AppendRules, codec: int) -> Validated:
-    """All records as one V2 batch of `codec` (LogValidator.buildRecordsAndAssignOffsets)."""
-    config, first = rules.config, batches[0].header
-    append_time = rules.now_ms if config.message_timestamp_type == "LogAppendTime" else None
-    records: list[Record] = []
-    for batch in batches:
-        for record in _records(batch, rules):
-            records.append(record._replace(offset=rules.next_offset + len(records)))
-    if not records:
-        _refuse(rules, "it has no records")
-    if any(record.timestamp < -1 for record in records):
-        raise InvalidTimestampError(path=rules.path, detail="it has negative timestamps", record_errors=())
-    data = build_batch(
-        records,
-        base_offset=rules.next_offset,
-        codec=codec,
-        leader_epoch=rules.leader_epoch,
-        producer_id=first.producer_id,
-        producer_epoch=first.producer_epoch,
-        base_sequence=first.base_sequence,
-        transactional=first.is_transactional,
-        log_append_time_ms=append_time,
-        level=compression_level(config, codec),
-    )
-    header = read_header(data, 0, rules.path)
-    _check_size(header.size, rules)
-    return Validated(data, [header], header.max_timestamp, -1 if append_time is None else append_time, converted=True)
-
-
-def _recompress(area: bytes, source: BatchHeader, max_timestamp: int, codec: int, rules: AppendRules) -> Validated:
-    """`_rebuild` for the usual case: encoded anew the records would be the same bytes, only the codec is another."""
-    config = rules.config
-    append_time = rules.now_ms if config.message_timestamp_type == "LogAppendTime" else None
-    level = compression_level(config, codec)
-    body = None
-    if level is None or level == DEFAULT_LEVELS[Codec(codec)]:
-        body = compress_area(codec, area)
-    data = assemble_batch(
-        compress(codec, area, level=level) if body is None else body,
-        base_offset=rules.next_offset,
-        leader_epoch=rules.leader_epoch,
-        attributes=codec
-        | (source.attributes & TRANSACTIONAL_MASK)
-        | (0 if append_time is None else TIMESTAMP_TYPE_MASK),
-        last_offset_delta=source.record_count - 1,
-        base_timestamp=source.base_timestamp,
-        max_timestamp=max_timestamp if append_time is None else append_time,
-        producer_id=source.producer_id,
-        producer_epoch=source.producer_epoch,
-        base_sequence=source.base_sequence,
-        count=source.record_count,
-    )
-    header = read_header(data, 0, rules.path)
-    _check_size(header.size, rules)
-    return Validated(data, [header], header.max_timestamp, -1 if append_time is None else append_time, converted=True)
-
-
-def compression_level(config: TopicConfig, codec: int) -> int | None:
-    """The level that the topic sets for the codec of its compression.type; None for those without levels."""
-    return {
-        Codec.GZIP: config.compression_gzip_level,
-        Codec.LZ4: config.compression_lz4_level,
-        Codec.ZSTD: config.compression_zstd_level,
-    }.get(Codec(codec))
-
-
-def _refuse(rules: AppendRules, detail: str) -> NoReturn:
-    raise InvalidRecordError(path=rules.path, detail=detail, record_errors=())
-
-
-def _refuse_records(errors: Sequence[RecordError], earliest: int, latest: int, rules: AppendRules) -> NoReturn:
-    """Refuses the whole batch and names its records (LogValidator.processRecordErrors)."""
-    named = tuple((index, _text(kind, timestamp, earliest, latest)) for index, kind, timestamp in errors)
-    shown = "; ".join(f"record {index}: {text}" for index, text in named[:_SHOWN])
-    more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
-    kind = InvalidRecordError if all(error[1] == NO_KEY for error in errors) else InvalidTimestampError
-    raise kind(path=rules.path, detail=shown + more, record_errors=named)
-
-
-def _text(kind: int, timestamp: int, earliest: int, latest: int) -> str:
-    if kind == NO_KEY:
-        return "Compacted topic cannot accept message without key"
-    if kind == 0:
-        return "only the log may set the timestamp type LogAppendTime"
-    return f"timestamp {timestamp} is outside {earliest} to {latest}"
-
-
-assert _MAX_TIMESTAMP_AT + _MAX_TIMESTAMP.size < HEADER_SIZE
+        refuse_records(errors, earliest, latest, rules)
