@@ -10,6 +10,7 @@ import click
 BENCHMARKS: dict[str, tuple[str, str]] = {
     "cleaner": ("compactd.scripts.bench.cleaner:command", "Kafka's Cleaner and compactd's on the same logs, in turn."),
     "log": ("compactd.scripts.bench.log:command", "Kafka's UnifiedLog and compactd's: append, read, recover."),
+    "serve": ("compactd.scripts.bench.serve:command", "An idle daemon with many partitions beside Kafka's broker."),
 }
 
 

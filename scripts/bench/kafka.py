@@ -104,6 +104,12 @@ class Kafka:
         return answer
 
 
+def classpath(script: Path = SCRIPT) -> str:
+    """Of Kafka's broker and tools; built at first use. RefusedError where there is no JDK, no Maven or no source checkout."""
+    _java(script)
+    return _build(script)
+
+
 def _java(script: Path) -> str:
     """First line of `java -version`; refuses where the script cannot run."""
     if not script.is_file():
