@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import choose_encoder
@@ -78,6 +78,8 @@ class Metrics:
         self._past: deque[_PastClean] = deque(maxlen=1024)
         #: What a partition's state came to, kept until it is another one.
         self._logs: dict[TopicPartition, tuple[PartitionState, TopicConfig, tuple[int, int, int, int, int]]] = {}
+        # A second series for each counter, with the time of its birth: that is the coordinator's, for all of them.
+        disable_created_metrics()
         self._registry = CollectorRegistry()
         self._counters = {name: self._counter(name) for name in (*_FROM_STATS, _CLEANER_IO)}
         self._cleans = self._counter("compactd_cleans_total")

@@ -16,6 +16,9 @@ from compactd.scripts.output import Table, print_json, print_line
 from compactd.scripts.running import connect, daemon_options
 from compactd.scripts.status_view import MAX_PARTITIONS, View, to_json, view_of
 
+#: So many partitions are told of although none of them has anything to be cleaned.
+_FEW_PARTITIONS = 1000
+
 
 @click.command(
     name="status",
@@ -66,6 +69,9 @@ def command(
 def _ask(daemon: ControlClient, show_all: bool) -> Status:
     answer = daemon.ask(GetStatus(all_partitions=show_all))
     assert isinstance(answer, Status)
+    if not answer.cleaning.partitions and not show_all and answer.partitions <= _FEW_PARTITIONS:
+        # Nothing is dirty. Say of each why: mostly all of its records are in the segment that is being written.
+        return _ask(daemon, True)
     return answer
 
 

@@ -100,12 +100,11 @@ def _alarms(status: Status) -> list[str]:
 
 
 def _processes(workers: Sequence[WorkerStatus], jobs: Sequence[JobStatus]) -> Section:
-    busy = {job.worker: job.partition for job in jobs}
+    # What the coordinator knows of a clean is newer than the last heartbeat.
+    busy = {job.worker: f"{job.phase} {job.partition}" for job in jobs}
     rows = []
     for worker in workers:
-        phase = worker.phase if worker.state == "running" else worker.state
-        if worker.name in busy and busy[worker.name] not in phase:
-            phase = f"{phase} {busy[worker.name]}".strip()
+        phase = busy.get(worker.name, worker.phase) if worker.state == "running" else worker.state
         if worker.silent_seconds > _SILENT_SECONDS:
             phase += f", silent for {human_ms(worker.silent_seconds * 1000)}"
         rows.append(
@@ -163,13 +162,14 @@ def _partitions(cleaning: CleaningStatus, now_ms: int, most: int | None) -> Sect
         cleaning.partitions,
         key=lambda each: (1.0 if each.dirty_ratio is None else -each.dirty_ratio, -each.dirty_bytes, each.name),
     )
-    compacted = [each for each in ordered if each.dirty_ratio is not None]
+    # Without a ratio: all of a compacted log is in its active segment, or the topic is not compacted at all.
+    compacted = [each for each in ordered if each.dirty_ratio is not None or each.blocked_by]
     shown = ordered if most is None else compacted[:most]
     left = len(compacted) - len(shown)
     if left > 0:
         notes.append(f"and {human_count(left)} less dirty ones: --all lists them")
     if not shown:
-        notes.insert(0, "no partition of a compacted topic has anything to say")
+        notes.insert(0, "there are no compacted topics")
     rows = tuple(_partition_row(each, now_ms) for each in shown)
     return Section(
         "Partitions by dirty ratio",
@@ -181,7 +181,7 @@ def _partitions(cleaning: CleaningStatus, now_ms: int, most: int | None) -> Sect
 
 
 def _partition_row(partition: PartitionStatus, now_ms: int) -> tuple[str, ...]:
-    is_compacted = partition.dirty_ratio is not None
+    is_compacted = partition.dirty_ratio is not None or partition.blocked_by
     return (
         partition.name,
         f"{partition.dirty_ratio:.3f}" if partition.dirty_ratio is not None else "-",

@@ -146,7 +146,6 @@ def samples(text: str) -> Samples:
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
-        if not sample.name.endswith("_created")
     }
 
 

@@ -131,6 +131,12 @@ def test_all_lists_partitions_that_are_not_compacted_too() -> None:
     assert len(rows) == 3
 
 
+def test_a_log_without_a_ratio_says_why_too() -> None:
+    active = msgspec.structs.replace(PLAIN, name="new-0", blocked_by="all that is dirty is in the active segment")
+    rows = sections(status(cleaning=CleaningStatus(partitions=(active, PLAIN))))["Partitions by dirty ratio"]
+    assert rows == (("new-0", "-", "0 B", "77 B", "1", "all that is dirty is in the active segment", "-"),)
+
+
 def test_what_is_left_out_is_counted() -> None:
     (section,) = [each for each in view_of(status(), 1).sections if each.title.startswith("Partitions")]
     assert [row[0] for row in section.rows] == ["orders-2"]
@@ -141,7 +147,7 @@ def test_a_running_clean_shows_rates_map_and_time_left() -> None:
     assert sections(status())["Cleaning now"] == (
         ("cleaner-0", "users-0", "copying", "25.0 %", "52.3", "612,346", "42 %", "585.9 KiB", "1 min 15 s"),
     )
-    assert sections(status())["Processes"][1][:2] == ("cleaner-0", "cleaning users-0")
+    assert sections(status())["Processes"][1][:2] == ("cleaner-0", "copying users-0")
 
 
 def test_quarantine_names_file_place_and_cause_and_raises_an_alarm() -> None:
@@ -261,45 +267,48 @@ def test_status_of_a_running_daemon(daemon: RunningDaemon, run: Run) -> None:
     assert [worker["name"] for worker in asked["workers"]] == ["broker-0", "deleter-0", "retention-0"]
 
 
-def test_watch_leaves_the_terminal_as_it_was(daemon: RunningDaemon) -> None:
-    daemon.cleaning(CleaningStatus(jobs=(JOB,)))
-    master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "compactd.scripts",
-            "status",
-            "--watch",
-            "--interval",
-            "0.1",
-            "--run-dir",
-            daemon.run_dir,
-        ],
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"},
-    )
-    os.close(slave)
-    shown = b""
-    try:
-        end = time.monotonic() + 60
-        while shown.count(b"users-0") < 3:
-            assert time.monotonic() < end, shown
-            shown += _read(master)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
-        while chunk := _read(master):
-            shown += chunk
-    finally:
-        process.kill()
-        process.wait()
-        os.close(master)
+@pytest.mark.parametrize("ends", ["Ctrl-C", "the daemon"])
+def test_watch_leaves_the_terminal_as_it_was(tmp_path: Path, ends: str) -> None:
+    with RunningDaemon(tmp_path) as daemon:
+        daemon.cleaning(CleaningStatus(jobs=(JOB,)))
+        master, slave = pty.openpty()
+        process = subprocess.Popen(
+            [*COMPACTD, "status", "--watch", "--interval", "0.1", "--run-dir", daemon.run_dir],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"},
+        )
+        os.close(slave)
+        shown = b""
+        try:
+            end = time.monotonic() + 60
+            while shown.count(b"users-0") < 3:
+                assert time.monotonic() < end, shown
+                shown += _read(master)
+            if ends == "Ctrl-C":
+                process.send_signal(signal.SIGINT)
+            else:
+                assert daemon.process is not None
+                daemon.process.terminate()
+            while process.poll() is None:
+                assert time.monotonic() < end, shown
+                shown += _read(master)
+            while chunk := _read(master):
+                shown += chunk
+        finally:
+            process.kill()
+            process.wait()
+            os.close(master)
     assert shown.count(b"\x1b[?1049h") == shown.count(b"\x1b[?1049l") == 1
     assert shown.rfind(b"\x1b[?25h") > shown.rfind(b"\x1b[?25l")
-    assert b"Traceback" not in shown
-    assert b"interrupted" not in shown
+    after = shown[shown.index(b"\x1b[?1049l") :]
+    if ends == "Ctrl-C":
+        assert process.returncode == 0
+        assert b"compactd" not in after
+    else:
+        assert process.returncode == 3
+        assert b"no compactd is running there" in after
 
 
 def _read(descriptor: int) -> bytes:
