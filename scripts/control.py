@@ -57,6 +57,11 @@ def pause(names: tuple[str, ...], as_json: bool, config: Path | None, run_dir: P
     """Clean none of these until `compactd resume`; without names, nothing at all.
 
     A clean that is running lets go; what it had not put in place yet is done again later.
+
+    \b
+    Examples:
+      compactd pause users
+      compactd pause
     """
     _tell(Pause(names=names), as_json, config, run_dir)
 
@@ -66,7 +71,13 @@ def pause(names: tuple[str, ...], as_json: bool, config: Path | None, run_dir: P
 @_json
 @daemon_options
 def resume(names: tuple[str, ...], as_json: bool, config: Path | None, run_dir: Path | None) -> None:
-    """Take back a `compactd pause` of the same names; without names, the one without names."""
+    """Take back a `compactd pause` of the same names; without names, the one without names.
+
+    \b
+    Examples:
+      compactd resume users
+      compactd resume
+    """
     _tell(Resume(names=names), as_json, config, run_dir)
 
 
@@ -78,6 +89,11 @@ def retry(names: tuple[str, ...], as_json: bool, config: Path | None, run_dir: P
     """Release partitions from quarantine, so that they are cleaned again; without names, all of them.
 
     `compactd status` lists them, with the file and what is wrong with it.
+
+    \b
+    Examples:
+      compactd retry users-0
+      compactd retry
     """
     _tell(Retry(names=names), as_json, config, run_dir)
 
@@ -89,7 +105,11 @@ def retry(names: tuple[str, ...], as_json: bool, config: Path | None, run_dir: P
 def undo(name: str, as_json: bool, config: Path | None, run_dir: Path | None) -> None:
     """Put the files that the last clean of a partition replaced back, while they still exist.
 
-    They do for file.delete.delay.ms after the clean. Pause the topic first, or it is cleaned again.
+    They do for file.delete.delay.ms after the clean. The partition stays paused until `compactd resume`.
+
+    \b
+    Example:
+      compactd undo users-0
     """
     _tell(Undo(name=name), as_json, config, run_dir)
 
@@ -101,6 +121,10 @@ def reload(as_json: bool, config: Path | None, run_dir: Path | None) -> None:
     """Have the daemon read its configuration again, as SIGHUP does, and say what that changed.
 
     Ends with 3 where the file has changes that only a restart can apply; all others are in force then.
+
+    \b
+    Example:
+      compactd reload --config compactd.yaml
     """
     with connect(config, run_dir) as daemon:
         answer = daemon.ask(Reload(), _SECONDS)
@@ -131,7 +155,13 @@ def reload(as_json: bool, config: Path | None, run_dir: Path | None) -> None:
 @_json
 @daemon_options
 def stop(no_wait: bool, timeout: float, as_json: bool, config: Path | None, run_dir: Path | None) -> None:
-    """Stop the daemon in good order, as SIGTERM does, and wait for its end."""
+    """Stop the daemon in good order, as SIGTERM does, and wait for its end.
+
+    \b
+    Examples:
+      compactd stop
+      compactd stop --config compactd.yaml --timeout 300
+    """
     begun = time.monotonic()
     with connect(config, run_dir) as daemon:
         answer, held, pid = daemon.ask(StopDaemon()), daemon.run_dir, daemon.pid

@@ -70,8 +70,8 @@ def command(
 
     \b
     Examples:
-      printf 'user1:{"age": 26}\\nuser2:{"age": 31}\\n' | compactd produce users --key-separator :
       compactd produce users --delete user3
+      printf 'user1:{"age": 26}\\nuser2:{"age": 31}\\n' | compactd produce users --key-separator :
       compactd produce events --file events.txt --codec zstd
     """
     if key_separator == "":

@@ -20,8 +20,9 @@ _PATIENCE_SECONDS = 60.0
 class RunningDaemon:
     """`with RunningDaemon(directory) as daemon:` serves at daemon.address."""
 
-    def __init__(self, directory: Path, **settings: object) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, real: bool = False, **settings: object) -> None:
+        """`real`: compactd serve as it is, its cleaning side, too."""
+        self.directory, self.real = directory, real
         self.log_dir, self.run_dir = directory / "d1", directory / "run"
         self.config = directory / "compactd.yaml"
         self._told, self._cleaning = directory / "told", directory / "cleaning.json"
@@ -65,16 +66,19 @@ class RunningDaemon:
         return next(worker.address for worker in self.status().workers if worker.kind == "broker")
 
     def __enter__(self) -> RunningDaemon:
+        command = [str(_STAND_IN), str(self.config), str(self._told), str(self._cleaning)]
+        if self.real:
+            command = ["-m", "compactd.scripts", "serve", "--config", str(self.config)]
         with open(self.directory / "log", "a") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(_STAND_IN), str(self.config), str(self._told), str(self._cleaning)],
+                [sys.executable, *command],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
             )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line == "running\n", self.log
+        assert line.startswith("compactd serves " if self.real else "running"), self.log
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
