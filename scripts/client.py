@@ -139,6 +139,7 @@ class KafkaClient:
         self._seconds = seconds
         self._nodes: dict[int, tuple[str, int]] = {}
         self._connections: dict[int, Connection] = {}
+        self._addresses = bootstrap
         self._bootstrap = self._first_of(bootstrap)
 
     def __enter__(self) -> KafkaClient:
@@ -151,6 +152,11 @@ class KafkaClient:
         for connection in (self._bootstrap, *self._connections.values()):
             connection.close()
         self._connections.clear()
+
+    def connect_again(self) -> None:
+        """Drops all connections, with what was on its way. StorageIOError: nobody listens, yet."""
+        self.close()
+        self._bootstrap = self._first_of(self._addresses)
 
     def layout(self, topic: str) -> TopicLayout:
         """Where a topic's partitions are. RefusedError when there is no such topic."""

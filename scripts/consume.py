@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from compactd.config.errors import ServerError, UsageError
+from compactd.config.errors import ServerError, StorageIOError, UsageError
 from compactd.scripts.bootstrap import bootstrap_option, find_server
 from compactd.scripts.client import EARLIEST, LATEST, RETRIABLE, Fetched, KafkaClient, TopicLayout, error_text
 from compactd.scripts.output import human_count, human_time, print_json
@@ -25,6 +25,8 @@ from compactd.workers.broker.errors import ErrorCode
 
 _WAIT_MS = 500
 _PAUSE_SECONDS = 0.25
+#: How long a server may be away before reading ends.
+_PATIENCE_SECONDS = 30.0
 
 
 @click.command(
@@ -172,15 +174,33 @@ class _Consumer:
             open_ones = self._open(ends)
             if not open_ones:
                 return
-            found = self._client.fetch(self._layout, open_ones, _WAIT_MS, self._committed)
+            try:
+                found = self._client.fetch(self._layout, open_ones, _WAIT_MS, self._committed)
+            except StorageIOError as error:
+                self._wait_for_server(error)
+                continue
             for each in found:
                 self._take(each, printer, most, None if ends is None else ends[each.partition])
                 if most is not None and self.count >= most:
                     return
             if any(each.error in RETRIABLE for each in found):
-                time.sleep(_PAUSE_SECONDS)
-                self._layout = self._client.layout(self._layout.name)
+                self._wait_for_server(
+                    StorageIOError(path=self._layout.name, action="reading", reason="it has no leader")
+                )
             sys.stdout.buffer.flush()
+
+    def _wait_for_server(self, lost: StorageIOError) -> None:
+        """A broker that died is started again: what was printed is known, so reading goes on. Raises what was lost in time."""
+        end = time.monotonic() + _PATIENCE_SECONDS
+        while time.monotonic() < end:
+            time.sleep(_PAUSE_SECONDS)
+            with contextlib.suppress(StorageIOError):
+                self._client.connect_again()
+                layout = self._client.layout(self._layout.name)
+                if all(layout.leaders.get(partition, -1) >= 0 for partition in self._partitions):
+                    self._layout = layout
+                    return
+        raise lost
 
     def _ends(self) -> dict[int, int]:
         return {each: self._client.offset_at(self._layout, each, LATEST) for each in self._partitions}

@@ -11,15 +11,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from click.testing import Result
 
 from compactd.config.errors import ServerError, StorageIOError, UsageError
-from compactd.scripts.client import KafkaClient
+from compactd.scripts.client import EARLIEST, Fetched, KafkaClient, TopicLayout
+from compactd.scripts.consume import _Consumer
 from compactd.scripts.lines import LineFormat, read_lines
 from compactd.scripts.partitioning import Partitioner, murmur2
+from compactd.storage.records.batch import iter_batches
+from compactd.storage.records.builder import build_batch, control_batch
+from compactd.storage.records.record import Record
+from tests.coordinator.serving import until
 from tests.scripts.daemons import RunningDaemon
 
 Run = Callable[..., Result]
@@ -172,6 +177,119 @@ def test_lines_go_out_while_a_pipe_stays_open_and_come_in_as_they_arrive(
             process.wait()
         reading.stdout.close()
         writing.stdin.close()
+
+
+def test_reading_goes_on_when_a_broker_died_and_is_back(
+    daemon: RunningDaemon, create: Callable[..., None], run: Run
+) -> None:
+    create("outlived", "--partitions", "4")
+    where = ("--run-dir", str(daemon.run_dir))
+
+    def write(value: str) -> bool:
+        keys = [argument for number in range(20) for argument in ("--delete", f"{value}{number}")]
+        return run("produce", "outlived", *keys, *where).exit_code == 0
+
+    reading = subprocess.Popen(
+        [*COMPACTD, "consume", "outlived", "--from-beginning", "--keys", *where], stdout=subprocess.PIPE, text=True
+    )
+    assert reading.stdout is not None
+    try:
+        assert write("before")
+        seen = {reading.stdout.readline() for _ in range(20)}
+        (victim,) = [worker.pid for worker in daemon.status().workers if worker.name == "broker-1"]
+        assert victim is not None
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: write("after"), "the broker")
+        while len({line for line in seen if line.startswith("after")}) < 20:
+            line = reading.stdout.readline()
+            assert line
+            # What was printed is not printed again; writes that only half of the brokers took are repeated.
+            assert not line.startswith("before")
+            seen.add(line)
+        reading.send_signal(signal.SIGINT)
+        assert reading.wait(60) == 0
+    finally:
+        reading.kill()
+        reading.wait()
+        reading.stdout.close()
+
+
+# ---- transactions
+
+
+class _Told:
+    """A client whose log is given."""
+
+    def __init__(self, data: bytes, aborted: list[tuple[int, int]], stable: int, end: int) -> None:
+        self.fetched = Fetched(0, 0, end, stable, 0, list(iter_batches(data)), aborted)
+        self.asked: list[dict[int, int]] = []
+
+    def fetch(self, layout: TopicLayout, offsets: dict[int, int], wait_ms: int, committed: bool) -> list[Fetched]:
+        self.asked.append(offsets)
+        if len(self.asked) == 1:
+            return [self.fetched]
+        return [Fetched(0, 0, self.fetched.high_watermark, self.fetched.last_stable_offset, 0, [], [])]
+
+    def offset_at(self, layout: TopicLayout, partition: int, timestamp: int) -> int:
+        return 0 if timestamp == EARLIEST else self.fetched.high_watermark
+
+
+def _data(offset: int, producer: int, transactional: bool = True) -> bytes:
+    return build_batch(
+        [Record(offset, 1, None, str(offset).encode())],
+        base_offset=offset,
+        producer_id=producer,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=transactional,
+    )
+
+
+def _marker(kind: Literal["commit", "abort"], offset: int, producer: int) -> bytes:
+    return control_batch(kind, offset, 1, producer, 0)
+
+
+@pytest.mark.parametrize(("committed", "values"), [(True, [0, 3, 5, 9]), (False, [0, 1, 2, 3, 5, 8, 9])])
+def test_aborted_records_are_left_out_of_committed_ones(committed: bool, values: list[int]) -> None:
+    # Producer 7 aborts 1 and 8, and commits 5; producer 8 aborts 2; 0, 3 and 9 are plain.
+    data = b"".join(
+        (
+            _data(0, -1, False),
+            _data(1, 7),
+            _data(2, 8),
+            _data(3, 9, False),
+            _marker("abort", 4, 7),
+            _data(5, 7),
+            _marker("commit", 6, 7),
+            _marker("abort", 7, 8),
+            _data(8, 7),
+            _data(9, 9, False),
+            _marker("abort", 10, 7),
+        )
+    )
+    aborted = [(8, 2), (7, 1), (7, 8)] if committed else []
+    client = _Told(data, aborted, stable=11, end=11)
+    consumer = _Consumer(client, TopicLayout("t", {0: 1}), None, committed)  # type: ignore[arg-type]
+    consumer.begin(None, True)
+    seen: list[int] = []
+
+    def note(partition: int, record: Record, timestamp_type: str) -> None:
+        assert record.value is not None
+        seen.append(int(record.value))
+
+    consumer.run(note, True, None)  # type: ignore[arg-type]
+    assert seen == values
+    assert client.asked == [{0: 0}]
+
+
+def test_committed_records_end_where_an_open_transaction_begins() -> None:
+    client = _Told(_data(0, -1, False), [], stable=1, end=3)
+    consumer = _Consumer(client, TopicLayout("t", {0: 1}), None, committed=True)  # type: ignore[arg-type]
+    consumer.begin(None, True)
+    seen: list[int] = []
+    consumer.run(lambda _, record, __: seen.append(record.offset), True, None)  # type: ignore[arg-type]
+    assert seen == [0]
+    assert client.asked == [{0: 0}, {0: 1}]
 
 
 # ---- what goes wrong
