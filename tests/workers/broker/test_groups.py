@@ -103,11 +103,11 @@ def sync_body(group: str, member_id: str, generation: int, **assignments: bytes)
     }
 
 
-def stable(client: RawClient, group: str = "g") -> str:
+def stable(client: RawClient, group: str = "g", assignment: bytes = b"mine") -> str:
     """A group of one; its member's id."""
     joined = enter(client, group)
-    answer = client.ask(SYNC, 5, sync_body(group, joined.member_id, joined.generation_id, it=b"mine"))
-    assert (answer.error_code, answer.assignment) == (0, b"mine")
+    answer = client.ask(SYNC, 5, sync_body(group, joined.member_id, joined.generation_id, it=assignment))
+    assert (answer.error_code, answer.assignment) == (0, assignment)
     member_id: str = joined.member_id
     return member_id
 
