@@ -419,7 +419,9 @@ class Daemon:
             _log.error(f"metrics are not served, metrics.listener is {self.settings.daemon.metrics_listener}: {error}")
             return
         self.metrics = metrics
-        self.every(_METRICS_MS, lambda: metrics.update(status.build(self, True)), first_ms=0)
+        self.every(
+            _METRICS_MS, lambda: metrics.update(status.build(self, self.settings.daemon.metrics_partitions)), first_ms=0
+        )
 
 
 def _nothing(_: object) -> None:

@@ -1,7 +1,7 @@
 """Metrics of the daemon: fills `interfaces.MetricsPart`. What is shown is in `metrics_table`, how in `metrics_http`.
 
-The loop's thread puts what is to be shown together every few seconds and hands it over whole; threads of the web server
-only ever read such a whole. Counters of what cleaners tell are prometheus_client's own, which lock.
+Every few seconds the loop's thread hands over what the daemon is like; it is worked out when somebody asks, in threads of
+the web server, which read nothing else of the daemon. Counters of what cleaners tell are prometheus_client's own, which lock.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from compactd.config.setting import LONG_MAX
-from compactd.config.settings import TopicConfig
-from compactd.coordinator.control_messages import PartitionStatus, Status
+from compactd.coordinator.control_messages import Status
 from compactd.coordinator.interfaces import Frame
 from compactd.coordinator.metrics_http import Page, WebServer
+from compactd.coordinator.metrics_series import Moment, PastClean, series_of
 from compactd.coordinator.metrics_table import BY_NAME, COUNTER
-from compactd.storage.names import TopicPartition
-from compactd.workers.messages import CleanDone, CleanProgress, Message, PartitionState
+from compactd.workers.messages import CleanDone, CleanProgress, Message
 
 #: /healthz fails when the loop told nothing for this long; it tells something every five seconds.
 STALE_SECONDS = 30.0
@@ -43,19 +41,6 @@ _FROM_STATS = {
 _MOST_RUNNING = 1024
 _CLEANER_IO = "kafka_utils_throttler_cleaner_io_bytes_total"
 
-#: Label values and the value, for each series of a metric.
-Series = list[tuple[tuple[str, ...], float]]
-
-
-@dataclass(frozen=True, slots=True)
-class _PastClean:
-    """A clean that ended."""
-
-    bytes_read: float
-    bytes_written: float
-    map_use: float
-    seconds: float
-
 
 @dataclass(slots=True)
 class _RunningClean:
@@ -71,15 +56,12 @@ class Metrics:
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
         self._server: WebServer | None = None
-        self._shown: dict[str, Series] = {}
-        self._status: Status | None = None
+        self._moment: Moment | None = None
         self._updated = time.monotonic()
         self._running: dict[int, _RunningClean] = {}
-        self._past: deque[_PastClean] = deque(maxlen=1024)
-        #: What a partition's state came to, kept until it is another one.
-        self._logs: dict[TopicPartition, tuple[PartitionState, TopicConfig, tuple[int, int, int, int, int]]] = {}
+        self._past: deque[PastClean] = deque(maxlen=1024)
         # A second series for each counter, with the time of its birth: that is the coordinator's, for all of them.
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._counters = {name: self._counter(name) for name in (*_FROM_STATS, _CLEANER_IO)}
         self._cleans = self._counter("compactd_cleans_total")
@@ -94,15 +76,16 @@ class Metrics:
         return self._server.address
 
     def update(self, status: Status) -> None:
-        shown: dict[str, Series] = {}
-        _of_node(status, shown)
-        _of_log_dirs(status, shown)
-        self._of_cleaning(status, shown)
-        if self._frame.settings.daemon.metrics_partitions:
-            self._of_partitions(status, shown)
-        else:
-            self._logs.clear()
-        self._shown, self._status, self._updated = shown, status, time.monotonic()
+        frame = self._frame
+        threads = max(1, frame.settings.cleaner.threads)
+        self._moment = Moment(
+            status,
+            list(frame.states.items()),
+            {topic: frame.topic_config(topic) for topic in {name.topic for name in frame.states}},
+            list(self._past)[-threads:],
+            frame.settings.daemon.metrics_partitions,
+        )
+        self._updated = time.monotonic()
 
     def observe(self, message: Message) -> None:
         if isinstance(message, CleanProgress):
@@ -143,83 +126,7 @@ class Metrics:
         capacity = stats.get("map_capacity", 0.0)
         if done.outcome == "cleaned":
             use = stats.get("map_entries", 0.0) / capacity if capacity else 0.0
-            self._past.append(_PastClean(read, written, use, time.monotonic() - clean.begun))
-
-    def _of_cleaning(self, status: Status, shown: dict[str, Series]) -> None:
-        cleaning = status.cleaning
-        last = list(self._past)[-max(1, self._frame.settings.cleaner.threads) :]
-        read = max(sum(clean.bytes_read for clean in last), 1)
-        written = sum(clean.bytes_written for clean in last)
-        ratios = [each.dirty_ratio for each in cleaning.partitions if each.dirty_ratio is not None]
-        dead = sum(worker.kind == "cleaner" and worker.state == "given up" for worker in status.workers)
-        values = {
-            "kafka_log_logcleaner_max_buffer_utilization_percent": int(
-                100 * max((clean.map_use for clean in last), default=0)
-            ),
-            "kafka_log_logcleaner_cleaner_recopy_percent": int(100 * written / read),
-            "kafka_log_logcleaner_max_clean_time_secs": int(max((clean.seconds for clean in last), default=0)),
-            "kafka_log_logcleaner_max_compaction_delay_secs": self._compaction_delay_ms(status) // 1000,
-            "kafka_log_logcleaner_deadthreadcount": dead,
-            "kafka_log_logcleanermanager_max_dirty_percent": int(100 * max(ratios, default=0)),
-            "compactd_cleans_running": len(cleaning.jobs),
-            "compactd_cleaning_paused": len(cleaning.paused),
-            "compactd_cleaning_held": int(bool(cleaning.held_by)),
-            "compactd_quarantined_partitions": len(cleaning.quarantine),
-        }
-        shown.update({name: [((), value)] for name, value in values.items()})
-        known = {each.name: each for each in cleaning.partitions}
-        aside = [known.get(each.partition) for each in cleaning.quarantine]
-        for name, count in (
-            ("kafka_log_logcleanermanager_uncleanable_partitions_count", lambda _: 1),
-            ("kafka_log_logcleanermanager_uncleanable_bytes", lambda each: each.dirty_bytes),
-        ):
-            sums = dict.fromkeys((each.path for each in status.log_dirs), 0)
-            for each in aside:
-                if each is not None and each.log_dir in sums:
-                    sums[each.log_dir] += count(each)
-            shown[name] = [((path,), value) for path, value in sums.items()]
-
-    def _compaction_delay_ms(self, status: Status) -> int:
-        """As LogCleaner's maxCompactionDelay: of closed, dirty segments the earliest first batch, past the topic's limit."""
-        worst = 0
-        for each in status.cleaning.partitions:
-            name = _name(each)
-            state, config = self._frame.states.get(name), self._frame.topic_config(name.topic)
-            if state is None or config.max_compaction_lag_ms == LONG_MAX:
-                continue
-            dirty = [s.first_batch_timestamp for s in state.closed if s.base_offset >= each.first_dirty_offset]
-            earliest = min((timestamp for timestamp in dirty if timestamp > 0), default=status.now_ms)
-            worst = max(worst, status.now_ms - earliest - config.max_compaction_lag_ms)
-        return worst
-
-    def _of_partitions(self, status: Status, shown: dict[str, Series]) -> None:
-        logs: dict[TopicPartition, tuple[PartitionState, TopicConfig, tuple[int, int, int, int, int]]] = {}
-        columns: tuple[Series, ...] = ([], [], [], [], [])
-        for name, state in self._frame.states.items():
-            config = self._frame.topic_config(name.topic)
-            found = self._logs.get(name)
-            if found is None or found[0] is not state or found[1] is not config:
-                found = (state, config, _log_values(state, config))
-            logs[name] = found
-            labels = (name.topic, str(name.partition))
-            for column, value in zip(columns, found[2], strict=True):
-                column.append((labels, value))
-        self._logs = logs
-        for metric, column in zip(
-            ("numlogsegments", "logstartoffset", "logendoffset", "size", "retentionsizeinpercent"), columns, strict=True
-        ):
-            shown[f"kafka_log_log_{metric}"] = column
-        ratios: Series = []
-        sizes: Series = []
-        for each in status.cleaning.partitions:
-            if each.dirty_ratio is not None:
-                labels = _labels(_name(each))
-                ratios.append((labels, each.dirty_ratio))
-                sizes.append((labels, each.dirty_bytes))
-        shown["compactd_partition_dirty_ratio"], shown["compactd_partition_dirty_bytes"] = ratios, sizes
-        shown["compactd_partition_quarantined"] = [
-            (tuple(each.partition.rsplit("-", 1)), 1) for each in status.cleaning.quarantine
-        ]
+            self._past.append(PastClean(read, written, use, time.monotonic() - clean.begun))
 
     # ---- in the web server's threads
 
@@ -232,15 +139,17 @@ class Metrics:
         return None
 
     def _health(self) -> Page:
-        failing, degraded = _health_of(self._status, time.monotonic() - self._updated)
+        failing, degraded = _health_of(
+            None if self._moment is None else self._moment.status, time.monotonic() - self._updated
+        )
         status = "failing" if failing else "degraded" if degraded else "ok"
         body = msgspec.json.encode({"status": status, "reasons": [*failing, *degraded]})
         return Page(503 if failing else 200, "application/json", body + b"\n")
 
     def families(self) -> Iterator[Family]:
         """What was handed over last, as prometheus_client takes it."""
-        shown = self._shown
-        for name, series in shown.items():
+        moment = self._moment
+        for name, series in () if moment is None else series_of(moment).items():
             metric = BY_NAME[name]
             kind = CounterMetricFamily if metric.kind == COUNTER else GaugeMetricFamily
             family = kind(name.removesuffix("_total"), metric.meaning, labels=metric.labels)
@@ -259,52 +168,6 @@ class _Shown(Collector):
     def describe(self) -> Iterable[Family]:
         """Nothing yet: the names are the table's, and checked there."""
         return ()
-
-
-def _of_node(status: Status, shown: dict[str, Series]) -> None:
-    loop, deleter, offline = status.loop, status.deleter, len(status.offline)
-    values: dict[str, float] = {
-        "kafka_server_replicamanager_partitioncount": status.partitions,
-        "kafka_server_replicamanager_offlinereplicacount": offline,
-        "kafka_controller_kafkacontroller_globaltopiccount": status.topics,
-        "kafka_controller_kafkacontroller_globalpartitioncount": status.partitions,
-        "kafka_controller_kafkacontroller_offlinepartitionscount": offline,
-        "compactd_uptime_seconds": status.up_seconds,
-        "compactd_deleter_queue_files": deleter.queued,
-        "compactd_deleter_queue_bytes": deleter.queued_bytes,
-        "compactd_deleter_removed_total": deleter.removed,
-        "compactd_loop_turns_total": loop.turns,
-        "compactd_loop_slow_turns_total": loop.slow_turns,
-        "compactd_loop_busy_seconds_total": loop.busy_seconds,
-        "compactd_loop_slowest_seconds": loop.slowest_ms / 1000,
-    }
-    shown.update({name: [((), value)] for name, value in values.items()})
-    shown["compactd_info"] = [((status.version, status.state, status.cluster_id), 1)]
-    workers = [((each.kind, str(each.number)), each) for each in status.workers]
-    shown["compactd_worker_up"] = [(labels, int(each.state == "running")) for labels, each in workers]
-    shown["compactd_worker_restarts_total"] = [(labels, each.restarts) for labels, each in workers]
-    shown["compactd_worker_silent_seconds"] = [(labels, each.silent_seconds) for labels, each in workers]
-
-
-def _of_log_dirs(status: Status, shown: dict[str, Series]) -> None:
-    dirs = [((each.path,), each) for each in status.log_dirs]
-    failed = [(labels, int(bool(each.offline_because))) for labels, each in dirs]
-    cordoned = [(labels, int(each.cordoned)) for labels, each in dirs]
-    shown["kafka_log_logmanager_logdirectoryoffline"] = list(failed)
-    shown["kafka_log_logmanager_logdirectorycordoned"] = list(cordoned)
-    shown["kafka_log_logmanager_offlinelogdirectorycount"] = [((), sum(value for _, value in failed))]
-    shown["kafka_log_logmanager_cordonedlogdirectorycount"] = [((), sum(value for _, value in cordoned))]
-    shown["compactd_log_dir_free_bytes"] = [(labels, each.free_bytes) for labels, each in dirs]
-    shown["compactd_log_dir_total_bytes"] = [(labels, each.total_bytes) for labels, each in dirs]
-    shown["compactd_log_dir_partitions"] = [(labels, each.partitions) for labels, each in dirs]
-
-
-def _log_values(state: PartitionState, config: TopicConfig) -> tuple[int, int, int, int, int]:
-    """Segments, start, end, size, retention size in percent."""
-    size = state.active_size + sum(segment.size for segment in state.closed)
-    limit = config.retention_bytes if config.delete else -1
-    share = 100 * size // limit if limit > 0 else 0
-    return len(state.closed) + 1, state.log_start_offset, state.log_end_offset, size, share
 
 
 def _health_of(status: Status | None, age_seconds: float) -> tuple[list[str], list[str]]:
@@ -330,12 +193,3 @@ def _health_of(status: Status | None, age_seconds: float) -> tuple[list[str], li
     if status.cleaning.quarantine:
         degraded.append(f"{len(status.cleaning.quarantine)} partitions are in quarantine")
     return failing, degraded
-
-
-def _name(partition: PartitionStatus) -> TopicPartition:
-    topic, _, number = partition.name.rpartition("-")
-    return TopicPartition(topic, int(number))
-
-
-def _labels(name: TopicPartition) -> tuple[str, str]:
-    return name.topic, str(name.partition)
