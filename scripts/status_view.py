@@ -160,16 +160,21 @@ def _partitions(cleaning: CleaningStatus, now_ms: int, most: int | None) -> Sect
         notes.append(f"no clean is begun: {cleaning.held_by}")
     ordered = sorted(
         cleaning.partitions,
-        key=lambda each: (1.0 if each.dirty_ratio is None else -each.dirty_ratio, -each.dirty_bytes, each.name),
+        key=lambda each: (
+            1.0 if each.dirty_ratio is None else -each.dirty_ratio,
+            -each.dirty_bytes,
+            -each.size,
+            _order(each),
+        ),
     )
     # Without a ratio: all of a compacted log is in its active segment, or the topic is not compacted at all.
-    compacted = [each for each in ordered if each.dirty_ratio is not None or each.blocked_by]
+    compacted = [each for each in ordered if each.dirty_ratio is not None or (each.blocked_by and each.size)]
     shown = ordered if most is None else compacted[:most]
     left = len(compacted) - len(shown)
     if left > 0:
         notes.append(f"and {human_count(left)} less dirty ones: --all lists them")
     if not shown:
-        notes.insert(0, "there are no compacted topics")
+        notes.insert(0, "no compacted topic has records")
     rows = tuple(_partition_row(each, now_ms) for each in shown)
     return Section(
         "Partitions by dirty ratio",
@@ -178,6 +183,12 @@ def _partitions(cleaning: CleaningStatus, now_ms: int, most: int | None) -> Sect
         droppable=("segments", "size", "dirty", "clears"),
         notes=tuple(notes),
     )
+
+
+def _order(partition: PartitionStatus) -> tuple[str, int]:
+    """users-9 before users-10."""
+    topic, _, number = partition.name.rpartition("-")
+    return topic, int(number) if number.isdecimal() else -1
 
 
 def _partition_row(partition: PartitionStatus, now_ms: int) -> tuple[str, ...]:

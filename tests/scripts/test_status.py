@@ -137,6 +137,18 @@ def test_a_log_without_a_ratio_says_why_too() -> None:
     assert rows == (("new-0", "-", "0 B", "77 B", "1", "all that is dirty is in the active segment", "-"),)
 
 
+def test_equals_come_by_size_then_number_and_empty_ones_only_where_all_are_asked_for() -> None:
+    partitions = tuple(
+        msgspec.structs.replace(PLAIN, name=name, size=size, blocked_by="nothing is dirty")
+        for name, size in (("a-10", 5), ("a-9", 5), ("empty-0", 0), ("large-0", 9))
+    )
+    shown = status(cleaning=CleaningStatus(partitions=partitions))
+    assert [row[0] for row in sections(shown)["Partitions by dirty ratio"]] == ["large-0", "a-9", "a-10"]
+    assert [row[0] for row in sections(shown, None)["Partitions by dirty ratio"]][-1] == "empty-0"
+    notes = [note for section in view_of(status(cleaning=CleaningStatus())).sections for note in section.notes]
+    assert notes[0] == "no compacted topic has records"
+
+
 def test_what_is_left_out_is_counted() -> None:
     (section,) = [each for each in view_of(status(), 1).sections if each.title.startswith("Partitions")]
     assert [row[0] for row in section.rows] == ["orders-2"]
