@@ -40,6 +40,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("compactd.scripts.serve:command", "Serve Kafka clients; keep the logs retained and compacted."),
     "status": ("compactd.scripts.status:command", "Show what the daemon does; --watch for a live screen."),
     "stop": ("compactd.scripts.control:stop", "Stop the daemon in good order."),
+    "stress": (
+        "compactd.scripts.stress:command",
+        "Load a daemon while its cleaners work, and check all that is read.",
+    ),
     "topics": ("compactd.scripts.topics:command", "List, describe, create, alter and delete topics."),
     "undo": ("compactd.scripts.control:undo", "Put the files that the last clean of a partition replaced back."),
     "verify": (
