@@ -8,8 +8,18 @@ from typing import Any
 import pytest
 
 from compactd.workers.broker.errors import ErrorCode as E
-from compactd.workers.broker.groups.group import NEW_MEMBER_JOIN_MS, ClassicGroup, GroupError
-from compactd.workers.broker.groups.member import Answer, GroupSettings, Join, JoinAnswer, Moment, State, SyncAnswer
+from compactd.workers.broker.groups.group import ClassicGroup
+from compactd.workers.broker.groups.joining import NEW_MEMBER_JOIN_MS
+from compactd.workers.broker.groups.member import (
+    Answer,
+    GroupError,
+    GroupSettings,
+    Join,
+    JoinAnswer,
+    Moment,
+    State,
+    SyncAnswer,
+)
 
 RANGE = (("range", b"r"),)
 WALL = 1_800_000_000_000

@@ -10,8 +10,8 @@ from compactd.workers.broker.api_keys import DELETE_GROUPS, DESCRIBE_GROUPS, LIS
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.groups.coordinator import GroupCoordinator
-from compactd.workers.broker.groups.group import ClassicGroup, GroupError
-from compactd.workers.broker.groups.member import State
+from compactd.workers.broker.groups.group import ClassicGroup
+from compactd.workers.broker.groups.member import GroupError, State
 from compactd.workers.broker.groups.records import KeyValue, group_tombstone, offset_record
 from compactd.workers.broker.groups.shard import Shard
 from compactd.workers.broker.metadata import GROUP_OPERATIONS, NOT_ASKED

@@ -11,7 +11,7 @@ from compactd.coordinator.catalogue_messages import CreateTopics, NewTopic, Topi
 from compactd.storage.names import uuid_text
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
-from compactd.workers.broker.groups.group import GroupError
+from compactd.workers.broker.groups.member import GroupError
 from compactd.workers.broker.groups.records import NO_ID, OFFSETS_TOPIC, partition_of
 from compactd.workers.broker.groups.shard import Phase, Shard
 from compactd.workers.broker.partition import Partition

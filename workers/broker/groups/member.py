@@ -19,6 +19,14 @@ Ticket = Any
 NEVER = float("inf")
 
 
+class GroupError(Exception):
+    """A request is refused with a code of Kafka's."""
+
+    def __init__(self, code: ErrorCode) -> None:
+        super().__init__(code.name)
+        self.code = code
+
+
 class State(StrEnum):
     """States of a group, by the names that clients are told."""
 

@@ -10,8 +10,8 @@ from compactd.workers.broker.context import Context
 from compactd.workers.broker.decoding import milliseconds
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.groups.coordinator import GroupCoordinator
-from compactd.workers.broker.groups.group import ClassicGroup, GroupError
-from compactd.workers.broker.groups.member import Join, JoinAnswer, Moment, SyncAnswer
+from compactd.workers.broker.groups.group import ClassicGroup
+from compactd.workers.broker.groups.member import GroupError, Join, JoinAnswer, Moment, SyncAnswer
 from compactd.workers.broker.groups.shard import Shard
 from compactd.workers.broker.requests import RequestHeader, handles
 

@@ -11,8 +11,7 @@ from compactd.workers.broker.context import Context
 from compactd.workers.broker.decoding import milliseconds
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.groups.coordinator import GroupCoordinator
-from compactd.workers.broker.groups.group import GroupError
-from compactd.workers.broker.groups.member import Moment, State
+from compactd.workers.broker.groups.member import GroupError, Moment, State
 from compactd.workers.broker.groups.records import Committed, KeyValue, offset_record
 from compactd.workers.broker.groups.shard import Shard
 from compactd.workers.broker.groups.subscription import CONSUMER

@@ -10,7 +10,7 @@ from compactd.workers.broker.api_keys import OFFSET_FETCH
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.groups.coordinator import GroupCoordinator
-from compactd.workers.broker.groups.group import GroupError
+from compactd.workers.broker.groups.member import GroupError
 from compactd.workers.broker.groups.records import NO_ID
 from compactd.workers.broker.groups.shard import Shard
 from compactd.workers.broker.requests import RequestHeader, handles

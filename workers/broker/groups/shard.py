@@ -19,9 +19,18 @@ from compactd.storage.records.builder import build_batch
 from compactd.storage.records.record import Record
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
-from compactd.workers.broker.groups.group import ClassicGroup, GroupError
+from compactd.workers.broker.groups.group import ClassicGroup
 from compactd.workers.broker.groups.loading import load
-from compactd.workers.broker.groups.member import NEVER, Answer, GroupSettings, Moment, State, Ticket, refusal
+from compactd.workers.broker.groups.member import (
+    NEVER,
+    Answer,
+    GroupError,
+    GroupSettings,
+    Moment,
+    State,
+    Ticket,
+    refusal,
+)
 from compactd.workers.broker.groups.records import KeyValue, group_record, group_tombstone, offset_record
 from compactd.workers.broker.groups.state import GroupState
 from compactd.workers.broker.partition import Partition
