@@ -29,6 +29,8 @@ from compactd.storage.transaction_index import read_transaction_index
 
 #: Read at once when looking for a batch: the default distance of index entries and a header.
 _LOOK = 4096 + HEADER_SIZE
+_GLANCE = 128
+_LARGE_BATCH = 2048
 _SCAN = 1 << 18
 
 
@@ -93,6 +95,8 @@ class LiveSegment:
         self.times = LiveTimeIndex(base_offset, index_bytes, self._time_index_path, home.lock, cache)
         self.resources = resources
         self._slot = Slot()
+        #: Bytes to read when looking for a batch: where batches are large, only a header is of use.
+        self._look = _LOOK
         #: (largest timestamp, last offset of the batch that first reached it); None: not read from the time index yet.
         self._largest: tuple[int, int] | None = None
         self._first_timestamp: int | None = None
@@ -270,8 +274,9 @@ class LiveSegment:
     def _search(self, held: OpenFile, position: int, offset: int, expected: int | None) -> Located | None:
         fd, end = held.fileno(), self.size
         while position < end:
-            data = self._pread(fd, _LOOK, position)
+            data = self._pread(fd, self._look, position)
             outcome, at, size, base, last = find_batch(data, end - position, offset, expected)
+            self._look = _GLANCE if max(at, size) >= _LARGE_BATCH else _LOOK
             if outcome == FOUND:
                 return Located(position + at, size, base, last)
             if outcome == ELSEWHERE:

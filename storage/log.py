@@ -129,6 +129,12 @@ class PartitionLog(LogAppending):
             )
         return self.delete_segments(gone, now_ms)
 
+    @property
+    def retention_size_percent(self) -> int:
+        """Size in percent of retention.bytes; 0 where that is off (Kafka's metric RetentionSizeInPercent)."""
+        limit = self.config.retention_bytes
+        return self.size * 100 // limit if limit > 0 else 0
+
     def delete_segments(self, gone: Sequence[LiveSegment], now_ms: int) -> int:
         """Deletes the log's oldest segments; returns how many were asked for (UnifiedLog.deleteSegments; facts 7.4).
 

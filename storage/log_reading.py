@@ -7,6 +7,7 @@ from compactd.storage.kernel.interface import AbortedTransaction
 from compactd.storage.local_log import OffsetPosition, View
 from compactd.storage.log_state import LogState
 from compactd.storage.reader import (
+    NOTHING,
     Fetched,
     Isolation,
     Range,
@@ -60,7 +61,7 @@ class LogReading(LogState):
                 path=self.home.path, offset=offset, detail=f"starts at {start} and ends at {end.offset}"
             )
         upper = self._upper(view, end, isolation)
-        fetched = Fetched(Range(None, 0, 0), offset, upper.segment_base, start, high_watermark, stable)
+        fetched = Fetched(NOTHING, offset, upper.segment_base, start, high_watermark, stable)
         if isolation == "committed":
             fetched.aborted = []
         if offset >= upper.offset:

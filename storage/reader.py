@@ -49,6 +49,15 @@ class Range:
         except OSError as error:
             raise files.failed("a segment that is being read", "read", error) from error
 
+    def read_into(self, buffer: bytearray | memoryview) -> int:
+        """Reads the bytes to the front of a buffer that has room for them; returns how many. StorageIOError."""
+        if self._file is None or not self.length:
+            return 0
+        try:
+            return os.preadv(self._file.fileno(), [memoryview(buffer)[: self.length]], self.position)
+        except OSError as error:
+            raise files.failed("a segment that is being read", "read", error) from error
+
     def close(self) -> None:
         """Gives the file back; further calls do nothing."""
         file, self._file = self._file, None
@@ -62,7 +71,12 @@ class Range:
         self.close()
 
     def __del__(self) -> None:
-        self.close()
+        if self._file is not None:
+            self.close()
+
+
+#: No bytes.
+NOTHING = Range(None, 0, 0)
 
 
 @dataclass(slots=True)
@@ -95,7 +109,7 @@ class Fetched:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self.range.close()
 
 
 class TimestampOffset(NamedTuple):

@@ -333,3 +333,14 @@ def reopened_with(log: PartitionLog, resources: Resources) -> PartitionLog:
     logs.MADE.append(again)
     again.update_high_watermark(again.log_end_offset)
     return again
+
+
+def test_read_into_a_buffer(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    fill(log, 3)
+    buffer = bytearray(SIZE * 4)
+    with log.read(1, SIZE * 2) as fetched:
+        assert fetched.range.read_into(buffer) == SIZE * 2
+        assert bytes(buffer[: SIZE * 2]) == fetched.read()
+    with log.read(3, 100) as fetched:
+        assert fetched.range.read_into(buffer) == 0

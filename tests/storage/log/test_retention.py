@@ -412,3 +412,29 @@ def test_followers_keep_segments_of_a_gap(tmp_path: Path) -> None:
     log.delete_old_segments(NOW)
     assert bases(log) == [50, 200]
     assert log.log_start_offset == 50
+
+
+def test_retention_size_in_percent_metric(tmp_path: Path) -> None:
+    log = new_log(tmp_path, internal_segment_bytes=SIZE * 5, retention_bytes=SIZE * 10)
+    fill(log, 15)
+    assert log.retention_size_percent == 150
+    log.delete_old_segments(NOW)
+    assert log.retention_size_percent == 100
+
+
+def test_retention_size_in_percent_with_infinite_retention(tmp_path: Path) -> None:
+    log = new_log(tmp_path, internal_segment_bytes=SIZE * 5, retention_bytes=-1)
+    fill(log, 10)
+    assert log.retention_size_percent == 0
+
+
+def test_get_first_batch_timestamp_for_segments(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    assert [segment.first_batch_timestamp for segment in log.segments] == [2**63 - 1]
+    lead(log, batch(ts=1000))
+    lead(log, batch(ts=5000))
+    log.roll(now_ms=NOW)
+    lead(log, batch(ts=-1))
+    assert [segment.first_batch_timestamp for segment in log.segments] == [1000, 2**63 - 1]
+    log = reopened(log)
+    assert [segment.first_batch_timestamp for segment in log.segments] == [1000, 2**63 - 1]
