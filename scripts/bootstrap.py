@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from compactd.config.errors import RefusedError
+from compactd.config.listeners import format_address
 from compactd.coordinator.control_messages import GetStatus, Status
 from compactd.scripts.running import connect
 
@@ -36,4 +37,11 @@ def find_server(bootstrap_server: str | None, config: Path | None, run_dir: Path
             raise RefusedError(
                 path=daemon.run_dir, reason=f"compactd is {status.state}", advice="Try again in a moment."
             )
-        return ",".join(addresses)
+        return ",".join(map(reachable, addresses))
+
+
+def reachable(address: str) -> str:
+    """Where a listener can be reached from this machine: one on every address is reached at the local one."""
+    host, _, port = address.rpartition(":")
+    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host.strip("[]"), host.strip("[]"))
+    return format_address(host, int(port))

@@ -17,6 +17,7 @@ import pytest
 from click.testing import Result
 
 from compactd.config.errors import ServerError, StorageIOError, UsageError
+from compactd.scripts.bootstrap import reachable
 from compactd.scripts.client import EARLIEST, Fetched, KafkaClient, TopicLayout
 from compactd.scripts.consume import _Consumer
 from compactd.scripts.lines import LineFormat, read_lines
@@ -379,6 +380,22 @@ def test_a_server_that_is_no_broker_is_no_danger(answer: bytes, error: type[Exce
 
 
 # ---- parts
+
+
+@pytest.mark.parametrize(
+    ("listens", "reached"),
+    [
+        ("127.0.0.1:9092", "127.0.0.1:9092"),
+        ("node.example:9092", "node.example:9092"),
+        (":9092", "127.0.0.1:9092"),
+        ("0.0.0.0:9092", "127.0.0.1:9092"),
+        (":::9092", "[::1]:9092"),
+        ("[fe80::1]:9092", "[fe80::1]:9092"),
+        ("fe80::1:9092", "[fe80::1]:9092"),
+    ],
+)
+def test_a_listener_on_every_address_is_reached_at_the_local_one(listens: str, reached: str) -> None:
+    assert reachable(listens) == reached
 
 
 @pytest.mark.parametrize(
