@@ -9,7 +9,7 @@ SourceFields: TypeAlias = tuple[str, int, int, int, int, bool, list[AbortedField
 SettingsFields: TypeAlias = tuple[int, int, int, int, int, int, float, bool]
 
 class Round:
-    def __new__(cls, fields: SettingsFields) -> Round: ...
+    def __new__(cls, fields: SettingsFields, threads: int = 1, chunk_bytes: int = ...) -> Round: ...
     def build_map(
         self,
         segments: list[SourceFields],

@@ -71,6 +71,9 @@ class RoundSettings:
     map_load_factor: float = 0.9
     #: True: floor(bytes / 24) slots as Kafka's SkimpyOffsetMap, so that rounds end where Kafka's end. False: 16-byte slots.
     kafka_map: bool = False
+    #: Threads that work on the round, the calling one included. Results and bytes are the same for any number; progress is
+    #: told by the calling thread only. The reference kernel works alone whatever this says.
+    threads: int = 1
 
 
 @dataclass(frozen=True, slots=True)

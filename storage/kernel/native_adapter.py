@@ -21,6 +21,10 @@ from compactd.storage.kernel.interface import (
     SourceSegment,
 )
 
+#: What a thread of a round is given at once. A round holds about four times this for each of its threads, and what comes
+#: of it, beside the batch that each thread decompresses.
+CHUNK_BYTES = 512 << 10
+
 
 class NativeRound:
     """interface.KernelRound. Use a round from one thread at a time; other Python threads run while a pass works."""
@@ -44,7 +48,9 @@ class NativeRound:
                 settings.map_memory_bytes,
                 settings.map_load_factor,
                 settings.kafka_map,
-            )
+            ),
+            settings.threads,
+            CHUNK_BYTES,
         )
 
     def build_map(

@@ -6,6 +6,7 @@
 mod batch;
 mod bits;
 mod codecs;
+mod desk;
 mod errors;
 mod header;
 mod index;
@@ -17,6 +18,7 @@ mod memory;
 mod output;
 mod pass_one;
 mod pass_two;
+mod pool;
 mod reader;
 mod rebuild;
 mod record;
@@ -74,6 +76,9 @@ fn sources(fields: Vec<SourceFields>) -> Vec<Source> {
     };
     fields.into_iter().map(source).collect()
 }
+
+/// More would only wait for the one that leads.
+const MOST_THREADS: usize = 256;
 
 /// Calls back into Python; without a callback it still lets a signal end the pass.
 struct Callback {
@@ -164,8 +169,10 @@ impl Round {
 
 #[pymethods]
 impl Round {
+    /// `threads`: that work on it, the calling one included; `chunk_bytes`: what one is given at once.
     #[new]
-    fn new(py: Python<'_>, fields: SettingsFields) -> PyResult<Round> {
+    #[pyo3(signature = (fields, threads = 1, chunk_bytes = 512 << 10))]
+    fn new(py: Python<'_>, fields: SettingsFields, threads: usize, chunk_bytes: usize) -> PyResult<Round> {
         let (first_dirty_offset, high_watermark, now_ms, delete_retention_ms, index_interval_bytes, map_memory_bytes, map_load_factor, kafka_map) =
             fields;
         let settings = round::Settings {
@@ -177,6 +184,8 @@ impl Round {
             map_memory_bytes,
             map_load_factor,
             kafka_map,
+            threads: threads.clamp(1, MOST_THREADS),
+            chunk_bytes: chunk_bytes.max(1),
         };
         let state = round::Round::new(settings).map_err(|error| {
             let reason = error.to_string();

@@ -65,18 +65,19 @@ impl<'a> Output<'a> {
             return Ok(());
         }
         let from = source.open()?;
-        let mut at = 0;
+        // The buffer may hold the batch that differs.
+        let (mut at, mut bytes) = (0, Vec::new());
         while at < self.size {
             let step = BUFFER.min((self.size - at) as usize);
-            self.buffer.resize(step, 0);
-            from.read_exact_at(&mut self.buffer, at).map_err(|error| source.io("read", &error))?;
+            bytes.resize(step, 0);
+            from.read_exact_at(&mut bytes, at).map_err(|error| source.io("read", &error))?;
             at += step as u64;
-            self.flush()?;
+            self.hand_over(&bytes)?;
         }
         Ok(())
     }
 
-    /// The buffer, to append one batch to; then call `appended`. Call `differ` before.
+    /// The buffer, to append one batch to; then call `differ` and `appended`.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.buffer
     }
@@ -96,19 +97,25 @@ impl<'a> Output<'a> {
     }
 
     pub fn flush(&mut self) -> Outcome<()> {
-        if let Some(file) = &mut self.file {
-            if let Err(error) = file.write_all(&self.buffer) {
-                let reason = if error.kind() == ErrorKind::StorageFull { "no space left on the device".to_string() } else { error.to_string() };
-                return Err(KernelError::Io { path: self.path.clone(), action: "write of its cleaned copy", reason });
-            }
-            self.written += self.buffer.len() as u64;
-            self.handed += self.buffer.len() as u64;
-            if self.handed - self.begun >= WRITE_OUT {
-                memory::begin_write_out(file, self.begun, self.handed - self.begun);
-                self.begun = self.handed;
-            }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let flushed = self.hand_over(&buffer);
+        buffer.clear();
+        self.buffer = buffer;
+        flushed
+    }
+
+    fn hand_over(&mut self, bytes: &[u8]) -> Outcome<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        if let Err(error) = file.write_all(bytes) {
+            let reason = if error.kind() == ErrorKind::StorageFull { "no space left on the device".to_string() } else { error.to_string() };
+            return Err(KernelError::Io { path: self.path.clone(), action: "write of its cleaned copy", reason });
         }
-        self.buffer.clear();
+        self.written += bytes.len() as u64;
+        self.handed += bytes.len() as u64;
+        if self.handed - self.begun >= WRITE_OUT {
+            memory::begin_write_out(file, self.begun, self.handed - self.begun);
+            self.begun = self.handed;
+        }
         Ok(())
     }
 }

@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 use std::io;
 
-use crate::batch::Scratch;
 use crate::bits::Bits;
-use crate::codecs::Codecs;
+use crate::desk::Desk;
 use crate::errors::Outcome;
 use crate::map::{Hasher, OffsetMap};
 use crate::reader::Buffer;
@@ -21,6 +20,10 @@ pub struct Settings {
     pub map_memory_bytes: u64,
     pub map_load_factor: f64,
     pub kafka_map: bool,
+    /// That work on the round; 1: only the calling one.
+    pub threads: usize,
+    /// Bytes that a thread is given at once.
+    pub chunk_bytes: usize,
 }
 
 /// Told about bytes read and written; answers Err(Stopped) to end the pass.
@@ -58,6 +61,34 @@ impl<'a> Meter<'a> {
             return Ok(());
         }
         self.progress.report(read, written)
+    }
+}
+
+/// How far work on several threads runs ahead of what is taken back in order: this bounds the memory that it takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Flow {
+    threads: usize,
+    chunk_bytes: usize,
+}
+
+/// Batches in a chunk; their headers are kept beside their bytes.
+const MOST_BATCHES: usize = 4096;
+
+impl Flow {
+    /// None: `bytes` in all are not worth a second thread, or there is none.
+    pub fn of(settings: &Settings, bytes: u64) -> Option<Flow> {
+        let Settings { threads, chunk_bytes, .. } = *settings;
+        (threads > 1 && bytes > chunk_bytes as u64).then_some(Flow { threads, chunk_bytes })
+    }
+
+    pub fn is_enough(self, bytes: usize, batches: usize) -> bool {
+        bytes >= self.chunk_bytes || batches >= MOST_BATCHES
+    }
+
+    /// Whether to take a result before reading on: so many chunks with so many bytes are on their way. One batch may be
+    /// larger than all of that; then there is one at a time.
+    pub fn is_full(self, chunks: usize, bytes: usize) -> bool {
+        chunks > 2 * self.threads || bytes > 4 * self.threads * self.chunk_bytes
     }
 }
 
@@ -101,8 +132,10 @@ pub struct Round {
     pub dirty: Dirty,
     /// Of pass two; it lives as long as the round.
     pub transactions: Transactions,
-    pub codecs: Codecs,
-    pub scratch: Scratch,
+    /// A desk for each thread; the first is that of the calling one.
+    pub desks: Vec<Desk>,
+    /// For what the calling thread looks into while it reads ahead of the others.
+    pub aside: Desk,
     pub buffer: Buffer,
 }
 
@@ -114,8 +147,8 @@ impl Round {
             map: OffsetMap::new(settings.map_memory_bytes, settings.map_load_factor, settings.kafka_map)?,
             dirty: Dirty { latest_offset: -1, ..Dirty::default() },
             transactions: Transactions::default(),
-            codecs: Codecs::default(),
-            scratch: Scratch::default(),
+            desks: std::iter::repeat_with(Desk::default).take(settings.threads.max(1)).collect(),
+            aside: Desk::default(),
             buffer: Buffer::default(),
         })
     }
