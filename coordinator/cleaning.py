@@ -9,6 +9,7 @@ job is given to another, an owner's is given up; the checkpoint is written last,
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -331,6 +332,7 @@ class CleaningScheduler:
             map_memory_bytes=cleaner.dedupe_buffer_size // max(1, cleaner.threads),
             map_load_factor=cleaner.load_factor,
             bytes_per_second=self._share(),
+            threads=self._threads(),
         )
         if not self.frame.send(job.cleaner, job.job):
             self._end(job)
@@ -484,6 +486,12 @@ class CleaningScheduler:
         if self._stopping is not None and not self.jobs:
             stopped, self._stopping = self._stopping, lambda: None
             stopped()
+
+    def _threads(self) -> int:
+        """Of the job that begins now: its cleaner's own, and its share of those of cleaners that have nothing to do."""
+        jobs = max(1, len(self.jobs))
+        idle = len(self.frame.workers("cleaner")) - jobs
+        return max(1, min(1 + idle // jobs, os.cpu_count() or 1))
 
     # ---- throttle
 

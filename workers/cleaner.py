@@ -163,7 +163,7 @@ class Cleaner:
         partition = LeasedPartition.of(job)
         # Of a cleaner that died here. We hold the lease: nobody else writes such files now.
         drop_stale_cleaned(partition.directory)
-        options = RoundOptions(job.now_ms, job.map_memory_bytes, job.map_load_factor)
+        options = RoundOptions(job.now_ms, job.map_memory_bytes, job.map_load_factor, threads=job.threads)
         with CleaningRound(
             partition, job.first_dirty_offset, job.first_uncleanable_offset, options, self._kernel
         ) as cleaning:

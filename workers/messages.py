@@ -256,6 +256,8 @@ class CleanJob(Message, frozen=True, kw_only=True, tag=True):
     active_base_offset: int = -1
     #: Bytes read and written per second that this cleaner may take.
     bytes_per_second: float = 1.7976931348623157e308
+    #: Threads that the cleaner may work with: itself, and one for each cleaner that has nothing to do.
+    threads: int = 1
 
 
 class CleanThrottle(Message, frozen=True, kw_only=True, tag=True):

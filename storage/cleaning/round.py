@@ -47,6 +47,8 @@ class RoundOptions:
     map_memory_bytes: int = 128 << 20
     map_load_factor: float = 0.9
     kafka_map: bool = False
+    #: Threads that work on the round, this one included; the output is the same for any number.
+    threads: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,7 @@ class CleaningRound:
                 map_memory_bytes=options.map_memory_bytes,
                 map_load_factor=options.map_load_factor,
                 kafka_map=options.kafka_map,
+                threads=options.threads,
             )
         )
         self.map_result: MapResult | None = None

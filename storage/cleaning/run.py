@@ -47,6 +47,8 @@ class CleanOptions:
     uncleanable_offset: int | None = None
     map_memory_bytes: int = 128 << 20
     map_load_factor: float = 0.9
+    #: Threads that work on a partition, the calling one included.
+    threads: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +275,9 @@ def _rounds(
         report.reason = report.reason or "nothing is dirty below the first uncleanable offset"
         return
     first_dirty = log.first_dirty_offset
-    round_options = RoundOptions(options.now_ms, options.map_memory_bytes, options.map_load_factor, options.kafka_map)
+    round_options = RoundOptions(
+        options.now_ms, options.map_memory_bytes, options.map_load_factor, options.kafka_map, options.threads
+    )
     while first_dirty < log.first_uncleanable_offset:
         with CleaningRound(partition, first_dirty, log.first_uncleanable_offset, round_options, kernel) as cleaning:
             started = timer()

@@ -830,6 +830,38 @@ def test_undo_while_it_is_cleaned_again(scene: Scene) -> None:
     assert isinstance(answer, Refused) and "is being cleaned" in answer.message
 
 
+# ---- threads
+
+
+def test_a_job_gets_the_threads_of_cleaners_that_have_nothing_to_do(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    scene.frame.up["cleaner"] = [FIRST, SECOND, *(WorkerId("cleaner", number) for number in range(2, 5))]
+    scene.partition(A)
+    scene.start()
+    assert scene.job.threads == 5
+    scene.partition(B)
+    scene.cleaning.states_changed([scene.frame.states[B]])
+    scene.frame.run()
+    # Three are idle now, for two jobs.
+    assert scene.frame.of(CleanJob, SECOND)[-1].threads == 2
+
+
+def test_a_job_gets_no_more_threads_than_there_are_cpus(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    scene.frame.up["cleaner"] = [FIRST, SECOND, *(WorkerId("cleaner", number) for number in range(2, 5))]
+    scene.partition(A)
+    scene.start()
+    assert scene.job.threads == 3
+
+
+def test_an_only_cleaner_works_alone(scene: Scene) -> None:
+    scene.partition(A)
+    scene.start()
+    assert scene.job.threads == 1
+
+
 # ---- throttle
 
 
