@@ -64,7 +64,8 @@ class Choice:
     "--workers",
     type=click.IntRange(1, 1024),
     metavar="N",
-    help="Processes; default: log.cleaner.threads (1). They share log.cleaner.dedupe.buffer.size.",
+    help="Partitions at a time; default: log.cleaner.threads (1). They share log.cleaner.dedupe.buffer.size. Where fewer "
+    "partitions are left, each is cleaned by several threads.",
 )
 @click.option("--force", is_flag=True, help="Clean whatever the dirty ratio and min.compaction.lag.ms say.")
 @click.option("--roll", is_flag=True, help="First close the active segment, so that it is cleaned, too.")

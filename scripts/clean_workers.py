@@ -17,7 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -85,9 +85,11 @@ def run_jobs(
     """Cleans the jobs in order, `workers` at a time, and yields each report as it comes.
 
     `options.map_memory_bytes` and `bytes_per_second` are totals: each worker gets its share.
+    Where fewer jobs than workers are left, each of them gets its share of the threads that would have nothing to do.
     """
     if workers == 1 or len(jobs) <= 1:
         throttle = Throttle(bytes_per_second)
+        options = replace(options, threads=threads_for(workers, len(jobs)))
         for job in jobs:
             with Stop() as stop:
                 report = _clean(job, options, throttle, stop, partial(on_progress, job), partial(on_checkpoint, job))
@@ -95,6 +97,11 @@ def run_jobs(
         return
     with _Pool(options, workers, bytes_per_second) as pool:
         yield from pool.run(jobs, on_progress, on_checkpoint)
+
+
+def threads_for(workers: int, jobs_left: int) -> int:
+    """Threads of the next job, itself included, when so many are not done yet."""
+    return max(1, workers // max(1, jobs_left))
 
 
 def _clean(
@@ -167,12 +174,14 @@ class _Pool:
         self._workers.append(_Worker(process, ours))
         return self._workers[-1]
 
-    @staticmethod
-    def _hand_out(worker: _Worker, waiting: deque[CleanJob]) -> None:
-        worker.job = waiting.popleft() if waiting else None
-        if worker.job is not None:
+    def _hand_out(self, worker: _Worker, waiting: deque[CleanJob]) -> None:
+        worker.job = None
+        if waiting:
+            running = sum(1 for other in self._workers if other.job is not None)
+            threads = threads_for(self._most, running + len(waiting))
+            worker.job = waiting.popleft()
             with contextlib.suppress(OSError):  # dead already: its pipe's end tells
-                worker.pipe.send(worker.job)
+                worker.pipe.send((worker.job, threads))
 
     @staticmethod
     def _receive(worker: _Worker, on_progress: OnProgress, on_checkpoint: OnCheckpoint) -> PartitionReport | None:
@@ -223,14 +232,14 @@ def _work(pipe: Connection, options: CleanOptions, bytes_per_second: float, pare
 
     while True:
         try:
-            job: CleanJob = pipe.recv()
+            job, threads = pipe.recv()
         except (EOFError, OSError):
             return
         with Stop() as stop:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             report = _clean(
                 job,
-                options,
+                replace(options, threads=threads),
                 throttle,
                 stop,
                 lambda read, written: send("progress", (read, written)),

@@ -16,9 +16,11 @@ import pytest
 from click.testing import Result
 
 from compactd.scripts import demo_logs
-from compactd.scripts.clean_workers import Stop, Throttle
+from compactd.scripts.clean_workers import Stop, Throttle, threads_for
 from compactd.storage import names
 from compactd.storage.checkpoints import CLEANER_OFFSETS, OffsetCheckpoint
+from compactd.storage.kernel import reference_kernel
+from compactd.storage.kernel.interface import KernelRound, RoundSettings
 from compactd.storage.log_dir import LogDir
 from compactd.storage.names import TopicPartition
 from compactd.storage.records.batch import read_batches
@@ -399,6 +401,29 @@ def test_several_workers_leave_the_same_bytes(compactd: Real, tmp_path: Path) ->
             if file.name != names.PARTITION_METADATA:
                 assert file.read_bytes() == (three / directory.name / file.name).read_bytes(), file
     assert stray_files(one) == stray_files(three) == []
+
+
+@pytest.mark.parametrize(
+    ("workers", "left", "threads"), [(1, 1, 1), (4, 9, 1), (4, 4, 1), (4, 3, 1), (4, 2, 2), (4, 1, 4), (8, 3, 2)]
+)
+def test_partitions_share_the_threads_of_workers_without_one(workers: int, left: int, threads: int) -> None:
+    assert threads_for(workers, left) == threads
+
+
+def test_an_only_partition_gets_the_threads_of_all_workers(
+    run: Run, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.partition("users-0", [[batch(0, ("a", "1")), batch(1, ("a", "2"))], [batch(2, ("b", "1"))]])
+    asked: list[int] = []
+
+    def begin(settings: RoundSettings) -> KernelRound:
+        asked.append(settings.threads)
+        return reference_kernel().begin_round(settings)
+
+    kernel = type("Spy", (), {"name": "reference", "begin_round": staticmethod(begin)})
+    monkeypatch.setattr("compactd.scripts.clean_workers.active_kernel", lambda: kernel)
+    clean(run, "--workers", 3, "--force", *COMPACT, broker.stop())
+    assert asked == [3]
 
 
 def test_workers_report_damage_and_go_on(compactd: Real, broker: Broker) -> None:
