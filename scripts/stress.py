@@ -9,7 +9,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import click
 from compactd.config.errors import EXIT_FAULTS, CompactdError, UsageError
 from compactd.coordinator.catalogue_messages import NewTopic
 from compactd.coordinator.control_messages import CleanNow, Status
-from compactd.scripts.client import KafkaClient
+from compactd.scripts.client import LATEST, KafkaClient
 from compactd.scripts.output import human_bytes, human_count, print_json, print_line
 from compactd.scripts.own_daemon import OwnDaemon
 from compactd.scripts.stress_model import CODECS, Counters, Model, Reader, Shape, Writer
@@ -148,7 +148,7 @@ class _Stress:
         with KafkaClient(bootstrap) as client:
             layout = client.layout(topic)
             self._models = {partition: Model(partition) for partition in layout.leaders}
-            if any(client.offset_at(layout, partition, -1) for partition in self._models):
+            if any(client.offset_at(layout, partition, LATEST) for partition in self._models):
                 raise UsageError(detail=f"topic {topic} is not empty: what is in it is not known")
 
     def run(self, seconds: float, writers: int, readers: int, kill_seconds: float | None) -> None:
@@ -179,10 +179,13 @@ class _Stress:
 
     def check_the_end(self) -> None:
         """Nobody writes any more: the log, cleaned to its end where that can be asked for, is the model."""
-        if self._daemon is not None:
-            self._clean(self._daemon)
-        with KafkaClient(self._bootstrap) as client:
+        with self._served() as client:
             layout = client.layout(self._topic)
+            if self._daemon is not None:
+                self._clean(
+                    self._daemon,
+                    {f"{self._topic}-{number}": client.offset_at(layout, number, LATEST) for number in self._models},
+                )
             for model in self._models.values():
                 self._reader().one_pass(client, layout, model, is_clean=self._daemon is not None)
 
@@ -221,24 +224,29 @@ class _Stress:
     def _reader(self) -> Reader:
         return Reader(self._bootstrap, self._topic, self._models, self.counters, _KEEPS_DELETES_SECONDS / 2)
 
-    def _clean(self, daemon: OwnDaemon) -> None:
-        """All of it, the active segments too."""
-        names = [f"{self._topic}-{partition}" for partition in self._models]
+    def _served(self) -> KafkaClient:
+        """A client, as soon as every partition is served: a broker that was killed just before may not be back yet."""
         end = time.monotonic() + _PATIENCE_SECONDS
         while True:
             with contextlib.suppress(CompactdError):
-                # A broker that was killed just before is not back yet.
-                before = {each.name: each for each in daemon.status(True).cleaning.partitions}
-                if set(names) <= set(before):
-                    daemon.ask(CleanNow(names=(self._topic,)))
-                    break
+                client = KafkaClient(self._bootstrap)
+                try:
+                    layout = client.layout(self._topic)
+                    for partition in self._models:
+                        client.offset_at(layout, partition, LATEST)
+                    return client
+                except CompactdError:
+                    client.close()
             _wait(end, "the partitions are not served")
+
+    def _clean(self, daemon: OwnDaemon, ends: Mapping[str, int]) -> None:
+        """All of it, the active segments too."""
+        end = time.monotonic() + _PATIENCE_SECONDS
+        daemon.ask(CleanNow(names=(self._topic,)))
         while True:
             cleaning = daemon.status(True).cleaning
-            now = {each.name: each for each in cleaning.partitions}
-            if not cleaning.jobs and all(
-                name in now and now[name].first_dirty_offset >= before[name].log_end_offset for name in names
-            ):
+            now = {each.name: each.first_dirty_offset for each in cleaning.partitions}
+            if not cleaning.jobs and all(now.get(name, -1) >= offset for name, offset in ends.items()):
                 return
             if cleaning.quarantine:
                 return
