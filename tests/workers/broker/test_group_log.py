@@ -27,6 +27,7 @@ from compactd.workers.broker.groups.records import (
     group_tombstone,
     offset_record,
     partition_of,
+    read_offset,
 )
 from compactd.workers.broker.groups.state import GroupState
 
@@ -128,6 +129,58 @@ def test_tombstones_of_a_deleted_group_to_the_byte() -> None:
         None,
     )
     assert group_tombstone("simple-g") == (bytes.fromhex("0002000873696d706c652d67"), None)
+
+
+_TEXT = st.text(max_size=8)
+
+
+@given(
+    _TEXT, _TEXT, st.integers(0, (1 << 31) - 1), st.integers(-1, (1 << 63) - 1), st.integers(-1, (1 << 31) - 1), _TEXT,
+    st.integers(-1, (1 << 62)), st.sampled_from([NO_ID, ALPHA]), st.one_of(st.just(-1), st.integers(0, 1 << 62)),
+)  # fmt: skip
+def test_the_quick_ways_are_those_of_the_tables(
+    group_id: str, topic: str, partition: int, offset: int, epoch: int, metadata: str, commit_ms: int, topic_id: str,
+    expire_ms: int,
+) -> None:  # fmt: skip
+    key = {"group": group_id, "topic": topic, "partition": partition}
+    value: dict[str, Any] = {"offset": offset, "metadata": metadata, "commitTimestamp": commit_ms}
+    committed = Committed(offset, epoch, metadata, commit_ms, expire_ms, topic_id)
+    written = offset_record(group_id, topic, partition, committed)
+    if expire_ms >= 0:
+        assert written == encode_offsets_record(1, key, 1, {**value, "expireTimestamp": expire_ms})
+        assert read_offset(*written) is None
+    else:
+        assert written == encode_offsets_record(1, key, 4, {**value, "leaderEpoch": epoch, "topicId": topic_id})
+        assert read_offset(*written) == (group_id, topic, partition, committed)
+    tombstone = offset_record(group_id, topic, partition, None)
+    assert tombstone == encode_offsets_record(1, key)
+    assert read_offset(*tombstone) == (group_id, topic, partition, None)
+
+
+@given(st.data())
+def test_what_the_quick_way_takes_is_what_the_tables_read(data: st.DataObject) -> None:
+    """Any damage: either it is left to the tables, or both say the same."""
+    key, value = offset_record(
+        "g", "t", 3, Committed(8, 1, "meta", NOW, -1, data.draw(st.sampled_from([NO_ID, ALPHA])))
+    )
+    assert value is not None
+    both = bytearray(key + value)
+    for _ in range(data.draw(st.integers(1, 3))):
+        both[data.draw(st.integers(0, len(both) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(both)))
+    key, value = bytes(both[: len(key)]), bytes(both[len(key) :][: cut or None])
+    if key[:2] != b"\0\1":
+        return
+    found = read_offset(key, value)
+    if found is not None:
+        record = decode_offsets_record(key, value)
+        group_id, topic, partition, committed = found
+        assert record["key"] == {"group": group_id, "topic": topic, "partition": partition}
+        assert committed is not None
+        assert record["value"] == {
+            "offset": committed.offset, "leaderEpoch": committed.leader_epoch, "metadata": committed.metadata,
+            "commitTimestamp": committed.commit_ms, "topicId": committed.topic_id,
+        }  # fmt: skip
 
 
 # ---- replay

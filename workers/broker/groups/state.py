@@ -14,7 +14,7 @@ from typing import Any
 from compactd.storage.metadata.offsets import OFFSETS_RECORDS, decode_offsets_record
 from compactd.workers.broker.groups.group import ClassicGroup
 from compactd.workers.broker.groups.member import Member, State
-from compactd.workers.broker.groups.records import NO_ID, Committed
+from compactd.workers.broker.groups.records import NO_ID, OFFSET_COMMIT, Committed, read_offset
 
 #: (topic, partition)
 TopicPartitionKey = tuple[str, int]
@@ -60,8 +60,15 @@ class GroupState:
         if len(key) >= _TYPE_SIZE and number not in OFFSETS_RECORDS:
             self.unknown[number] = self.unknown.get(number, 0) + 1
             return
+        quickly = read_offset(key, value) if number == OFFSET_COMMIT else None
+        if quickly is not None:
+            group_id, topic, partition, committed = quickly
+            if committed is not None:
+                committed = replace(committed, record_offset=offset)
+            self._take(group_id, (topic, partition), committed, producer_id)
+            return
         record = decode_offsets_record(key, value)
-        if number <= 1:
+        if number <= OFFSET_COMMIT:
             self._replay_offset(offset, record, producer_id)
         elif number == 2:
             self._replay_group(record)
@@ -70,19 +77,23 @@ class GroupState:
 
     def _replay_offset(self, offset: int, record: dict[str, Any], producer_id: int) -> None:
         key, value = record["key"], record["value"]
-        group_id, where = key["group"], (key["topic"], key["partition"])
-        if value is None:
+        committed = None
+        if value is not None:
+            committed = Committed(
+                value["offset"],
+                value.get("leaderEpoch", -1),
+                value["metadata"],
+                value["commitTimestamp"],
+                value.get("expireTimestamp", -1),
+                value.get("topicId", NO_ID),
+                offset,
+            )
+        self._take(key["group"], (key["topic"], key["partition"]), committed, producer_id)
+
+    def _take(self, group_id: str, where: TopicPartitionKey, committed: Committed | None, producer_id: int) -> None:
+        if committed is None:
             self.forget(group_id, where)
             return
-        committed = Committed(
-            value["offset"],
-            value.get("leaderEpoch", -1),
-            value["metadata"],
-            value["commitTimestamp"],
-            value.get("expireTimestamp", -1),
-            value.get("topicId", NO_ID),
-            offset,
-        )
         if producer_id >= 0:
             self.pending.setdefault(producer_id, {}).setdefault(group_id, {})[where] = committed
         else:
