@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compactd.config.errors import CompactdError, UsageError
+from compactd.config.errors import CompactdError, RefusedError, UsageError
 from compactd.coordinator.control import refused
 from compactd.coordinator.control_messages import CleanNow, Control, Done, Pause, Refused, Resume, Retry, Undo
 from compactd.coordinator.retention import queue_deleted
@@ -40,13 +40,17 @@ def handle(cleaning: CleaningScheduler, request: Control, answer: Callable[[Cont
         answer(refused(error))
 
 
+def _no(name: str, reason: str, advice: str) -> RefusedError:
+    return RefusedError(path=name, reason=reason, advice=advice)
+
+
 def _named(cleaning: CleaningScheduler, names: Sequence[str]) -> list[TopicPartition]:
-    """Partitions that are served, by topic or by topic-partition. UsageError names the one that is not."""
+    """Partitions that are served, by topic or by topic-partition. RefusedError names the one that is not."""
     found: list[TopicPartition] = []
     for name in names:
         some = [tp for tp in cleaning.frame.states if name in (tp.topic, str(tp))]
         if not some:
-            raise UsageError(detail=f"there is no topic and no partition {name} here")
+            raise _no(name, "there is no topic or partition of this name", "compactd topics list shows what there is.")
         found += [tp for tp in some if tp not in found]
     return sorted(found)
 
@@ -55,10 +59,14 @@ def _clean_now(cleaning: CleaningScheduler, request: CleanNow) -> Control:
     wanted = _named(cleaning, request.names)
     other = [str(name) for name in wanted if name not in cleaning.weighed]
     if other:
-        raise UsageError(detail=f"{', '.join(other)}: cleanup.policy has no compact")
+        raise _no(", ".join(other), "cleanup.policy has no compact", "compactd topics alter sets it.")
     cleaner = cleaning.frame.settings.cleaner
     if not cleaner.enable or not cleaner.threads:
-        raise UsageError(detail="no cleaner runs: log.cleaner.enable is false, or log.cleaner.threads is 0")
+        raise _no(
+            "cleaning",
+            "no cleaner runs: log.cleaner.enable is false, or log.cleaner.threads is 0",
+            "Change the setting and reload.",
+        )
     cleaning.forced.update(wanted)
     cleaning.quarantine.remove(map(str, wanted))
     cleaning.save_quarantine()
@@ -80,7 +88,7 @@ def _resume(cleaning: CleaningScheduler, request: Resume) -> Control:
     missing = [name for name in wanted if name not in cleaning.paused]
     if missing:
         paused = ", ".join(sorted(cleaning.paused)) or "nothing"
-        raise UsageError(detail=f"{', '.join(missing)}: not paused under this name; paused: {paused}")
+        raise _no(", ".join(missing), "it is not paused under this name", f"Paused: {paused}.")
     cleaning.paused.difference_update(wanted)
     cleaning.consider_soon()
     return Done(lines=tuple(f"{'all cleaning' if name == '*' else name} goes on" for name in wanted))
@@ -93,7 +101,7 @@ def _retry(cleaning: CleaningScheduler, request: Retry) -> Control:
         if not request.names or name in request.names or name.rpartition("-")[0] in request.names
     ]
     if request.names and not names:
-        return Refused(error="UsageError", message=f"{', '.join(request.names)}: not set aside")
+        raise _no(", ".join(request.names), "it is not set aside", "compactd status lists what is.")
     released = cleaning.quarantine.remove(names)
     cleaning.save_quarantine()
     cleaning.try_now(released)
@@ -103,12 +111,14 @@ def _retry(cleaning: CleaningScheduler, request: Retry) -> Control:
 def _undo(cleaning: CleaningScheduler, request: Undo, answer: Callable[[Control], None]) -> None:
     names = _named(cleaning, [request.name])
     if len(names) != 1 or str(names[0]) != request.name:
-        raise UsageError(detail=f"{request.name}: name one partition, as topic-partition")
+        raise _no(request.name, "that names not one partition", "Name one partition, such as users-0.")
     name, owner = names[0], cleaning.frame.owner_of(names[0])
     if name in cleaning.jobs:
-        raise UsageError(detail=f"{name} is being cleaned; pause it first")
+        raise _no(str(name), "it is being cleaned", "Pause it first: compactd pause.")
     if name not in cleaning.last or owner is None:
-        raise UsageError(detail=f"{name} was not cleaned since compactd started, or nobody serves it just now")
+        raise _no(
+            str(name), "it was not cleaned since compactd started, or nobody serves it just now", "Nothing was changed."
+        )
     deleted, first_dirty = cleaning.last[name]
     cleaning.frame.keep_files(deleted)
     was_paused = str(name) in cleaning.paused

@@ -724,7 +724,7 @@ def test_clean_now_of_what_cannot_be_cleaned_is_refused_by_name(scene: Scene) ->
     scene.partition(A, cleanup_policy=frozenset({"delete"}))
     scene.partition(B, clean=10, dirty=0)
     scene.start()
-    for names, words in ((("a",), "a-0: cleanup.policy has no compact"), (("b", "x"), "no topic and no partition x")):
+    for names, words in ((("a",), "a-0: refused, cleanup.policy has no compact"), (("b", "x"), "x: refused, there is no topic or partition")):
         answer = scene.ask(CleanNow(names=names))
         assert isinstance(answer, Refused) and words in answer.message
     assert not scene.frame.of(PrepareClean)
@@ -755,7 +755,7 @@ def test_pause_and_resume(scene: Scene) -> None:
     assert scene.cleaning.status(False).paused == ("a",)
     scene.done()
     refused = scene.ask(Resume(names=("b",)))
-    assert isinstance(refused, Refused) and "b: not paused under this name; paused: a" in refused.message
+    assert isinstance(refused, Refused) and "b: refused, it is not paused under this name. Paused: a." in refused.message
     assert isinstance(scene.ask(Resume(names=("a",))), Done)
     assert scene.jobs() == ["a-0", "b-0", "a-0"]
 
@@ -814,7 +814,7 @@ def test_an_undo_that_the_owner_refuses_changes_nothing(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("a", "name one partition"), ("x-0", "no topic"), ("b-0", "was not cleaned since")]
+    ("name", "words"), [("a", "names not one partition"), ("x-0", "no topic or partition of this name"), ("b-0", "was not cleaned since")]
 )
 def test_undo_of_what_cannot_be_undone(scene: Scene, name: str, words: str) -> None:
     cleaned_with_files(scene)
