@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from compactd.config.settings import TopicConfig
+from compactd.scripts.clean import command as clean
 from compactd.storage.loader import load_log
 from compactd.storage.log import Origin, PartitionLog
 from compactd.storage.names import parse_uuid
@@ -569,3 +571,34 @@ def write(log_dir: Path, group: str, records: list[tuple[bytes, bytes | None]], 
     batch = bytearray(build_batch(numbered, base_offset=0, **{"base_sequence": 0, **more}))
     log.append_as_leader(batch, leader_epoch=log.epochs.latest_epoch or 0, now_ms=NOW, origin=Origin.COORDINATOR)
     log.close()
+
+
+def test_what_compaction_leaves_says_the_same(log_dir: Path) -> None:
+    with CatalogueBroker([log_dir]) as broker, broker.connect() as client:
+        create(client, "t", 2)
+        for group in ("g", "simple", "gone"):
+            found(client, group)
+        for number in range(50):
+            commit(client, "simple", {("t", 0): number, ("t", 1): 2 * number})
+            commit(client, "gone", {("t", 0): number})
+        member = stable(client)
+        commit(client, "g", {("t", 0): 5}, member, 1)
+        client.ask(DELETE, 2, {"groups_names": ["gone"]})
+        before = {group: fetched(client, group, None) for group in ("g", "simple", "gone")}
+    paths = [str(log_dir / f"{OFFSETS_TOPIC}-{partition}") for partition in range(2)]
+    sizes = [sum(each.stat().st_size for each in Path(path).glob("*.log")) for path in paths]
+    command = ["--force", "--roll", "--delete-delay", "0", "--set", "delete.retention.ms=0", *paths]
+    # Twice: what ends a group stays for one more round.
+    for _ in range(2):
+        done = CliRunner().invoke(clean, command)
+        assert done.exit_code == 0, done.output
+    after = [sum(each.stat().st_size for each in Path(path).glob("*.log")) for path in paths]
+    assert sum(after) < sum(sizes) / 5
+    with CatalogueBroker([log_dir]) as broker, broker.connect() as client:
+        for group in ("g", "simple", "gone"):
+            found(client, group)
+        assert {group: fetched(client, group, None) for group in before} == before
+        assert {each.group_id: each.group_state for each in client.ask(LIST, 5, {}).groups} == {
+            "g": "Stable",
+            "simple": "Empty",
+        }
