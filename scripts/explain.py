@@ -45,7 +45,9 @@ def policy_reason(settings: ResolvedConfig) -> Reason | None:
     )
 
 
-def first_reason(partition: Partition, offsets: OffsetsToClean, log: LogToClean[Partition], now_ms: int) -> Reason | None:
+def first_reason(
+    partition: Partition, offsets: OffsetsToClean, log: LogToClean[Partition], now_ms: int
+) -> Reason | None:
     """The first rule that keeps Kafka's cleaner from this compacted log; None where it would be cleaned next."""
     if partition.size == 0:
         return Reason("EMPTY", "the log has no records")
