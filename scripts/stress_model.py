@@ -228,7 +228,7 @@ class Reader:
         seen: dict[bytes, tuple[int, bool]] = {}
         last = -1
         while offset < end:
-            begun = time.monotonic()
+            begun, asked = time.monotonic(), offset
             (fetched,) = client.fetch(layout, {partition: offset}, 100, False)
             took, records, size = time.monotonic() - begun, 0, 0
             if fetched.error:
@@ -239,7 +239,7 @@ class Reader:
             for batch in fetched.batches:
                 batch.check()
                 for record in batch.records():
-                    if record.offset < offset:
+                    if record.offset < asked:
                         continue
                     if record.offset <= last:
                         self._counters.fault(f"{where}: offset {record.offset} comes after {last}")
