@@ -12,6 +12,7 @@ import click
 from compactd.config.errors import EXIT_FAULTS, CompactdError
 from compactd.scripts.explain import DIR_STATES, Reason
 from compactd.scripts.measure import PartitionView, measure
+from compactd.scripts.options import config_option, metadata_option, now_option, sets_option
 from compactd.scripts.output import (
     Progress,
     Table,
@@ -35,30 +36,10 @@ from compactd.storage.targets import is_log_dir
     epilog="Exit codes: 0 done, 1 a partition is damaged (the others are shown), 2 wrong usage, 4 I/O error.",
 )
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option(
-    "--set", "sets", multiple=True, metavar="NAME=VALUE", help="A setting, before all other sources (repeatable)."
-)
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Settings in YAML, or a server.properties.",
-)
-@click.option(
-    "--metadata",
-    "metadata_dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="The log dir that holds __cluster_metadata-0, if it is not among PATH.",
-)
-@click.option(
-    "--now",
-    "now_ms",
-    type=click.IntRange(min=0),
-    metavar="MS",
-    help="The time in ms since 1970 to judge by; default: the clock's.",
-)
+@sets_option
+@config_option
+@metadata_option
+@now_option
 @click.option("--quick", is_flag=True, help="Read no records: sizes and reasons only, nothing measured.")
 @click.option(
     "--settings", "show_settings", is_flag=True, help="Show every setting of every topic, and where it came from."

@@ -17,6 +17,7 @@ from compactd.config.errors import EXIT_DONE, CompactdError, UsageError
 from compactd.config.load import ResolvedConfig
 from compactd.scripts.clean_workers import run_jobs
 from compactd.scripts.explain import Reason, first_reason, limit_reason, policy_reason
+from compactd.scripts.options import config_option, metadata_option, now_option, sets_option
 from compactd.scripts.output import (
     Progress,
     Table,
@@ -84,30 +85,10 @@ class Choice:
     metavar="N",
     help="In place of replication-offset-checkpoint's (one partition).",
 )
-@click.option(
-    "--now",
-    "now_ms",
-    type=click.IntRange(min=0),
-    metavar="MS",
-    help="The time in ms since 1970 to clean by; default: the clock's.",
-)
-@click.option(
-    "--set", "sets", multiple=True, metavar="NAME=VALUE", help="A setting, before all other sources (repeatable)."
-)
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Settings in YAML, or a server.properties.",
-)
-@click.option(
-    "--metadata",
-    "metadata_dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="The log dir that holds __cluster_metadata-0, if it is not among PATH.",
-)
+@now_option
+@sets_option
+@config_option
+@metadata_option
 @click.option(
     "--delete-delay",
     "delete_delay_ms",

@@ -20,6 +20,7 @@ from compactd.scripts.loading import (
     planned_dirs,
     sessions,
 )
+from compactd.scripts.options import config_option, now_option, sets_option
 from compactd.scripts.output import Progress, Table, human_bytes, human_count, print_json, print_line, warn
 from compactd.scripts.plan import make_plan
 from compactd.storage.loaded_log import CUT, DELETED, SPLIT, WARNING, LoadedLog
@@ -52,19 +53,9 @@ _TOLD = frozenset({CUT, DELETED, SPLIT, WARNING})
     metavar="N",
     help="Where the log starts, in place of the checkpoint's (one partition).",
 )
-@click.option(
-    "--now", "now_ms", type=click.IntRange(min=0), metavar="MS", help="The time in ms since 1970; default: the clock's."
-)
-@click.option(
-    "--set", "sets", multiple=True, metavar="NAME=VALUE", help="A setting, before all other sources (repeatable)."
-)
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Settings in YAML, or a server.properties.",
-)
+@now_option
+@sets_option
+@config_option
 @click.option("--json", "as_json", is_flag=True, help="JSON lines: one object a partition.")
 def command(
     paths: tuple[Path, ...],

@@ -15,6 +15,7 @@ from compactd.config.errors import EXIT_DONE, CompactdError, UsageError
 from compactd.config.load import load_file, parse_sets, resolve_storage
 from compactd.config.settings import as_text
 from compactd.scripts.loading import LoadReport, bytes_to_recover, load_dir, planned_dirs, sessions
+from compactd.scripts.options import config_option, now_option, sets_option
 from compactd.scripts.output import Progress, Table, human_bytes, human_time, print_json, print_line, warn
 from compactd.scripts.plan import Plan, Planned, make_plan
 from compactd.storage import files, names
@@ -108,19 +109,9 @@ class _Options:
     metavar="N",
     help="In place of replication-offset-checkpoint's (one partition).",
 )
-@click.option(
-    "--now", "now_ms", type=click.IntRange(min=0), metavar="MS", help="The time in ms since 1970; default: the clock's."
-)
-@click.option(
-    "--set", "sets", multiple=True, metavar="NAME=VALUE", help="A setting, before all other sources (repeatable)."
-)
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Settings in YAML, or a server.properties.",
-)
+@now_option
+@sets_option
+@config_option
 @click.option(
     "--delete-delay",
     "delete_delay_ms",

@@ -12,6 +12,7 @@ import click
 
 from compactd.config.errors import EXIT_DONE, EXIT_FAULTS, CompactdError
 from compactd.scripts.loading import LoadReport, PlannedDir, load_dir, planned_dirs, sessions
+from compactd.scripts.options import config_option, sets_option
 from compactd.scripts.output import Progress, human_bytes, human_count, print_json, print_line, warn
 from compactd.scripts.plan import Plan, Planned, make_plan
 from compactd.storage.checkpoints import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS
@@ -49,16 +50,8 @@ class VerifyReport:
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--records", is_flag=True, help="Read every record of every batch, too (slow).")
 @click.option("--repair", is_flag=True, help="Do what Kafka's own recovery would do; what it cuts off is kept as .cut.")
-@click.option(
-    "--set", "sets", multiple=True, metavar="NAME=VALUE", help="A setting, before all other sources (repeatable)."
-)
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Settings in YAML, or a server.properties.",
-)
+@sets_option
+@config_option
 @click.option("--json", "as_json", is_flag=True, help="JSON lines: one object a finding, and one a partition.")
 def command(
     paths: tuple[Path, ...],
