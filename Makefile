@@ -6,8 +6,10 @@ STAMP := $(VENV)/.installed
 
 .PHONY: run test lint types bench clean
 
+# The demonstration (a clean, before and after; about two seconds), then the daemon until Ctrl-C.
 run: $(STAMP)
 	$(BIN)/compactd demo --data data
+	$(BIN)/compactd serve --set log.dirs=data/kafka-logs
 
 test: $(STAMP) lint types
 	$(BIN)/pytest -n 2 --dist worksteal $(PYTEST_ARGS)
