@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from compactd.storage.checkpoints import OffsetCheckpoint
 from compactd.storage.cleaning.cleanable import LogToClean, filthiest_first, log_to_clean, offsets_to_clean
 from compactd.storage.names import TopicPartition
+from compactd.storage.partition import Partition
 from tests.oracle.driver import Answer, Oracle
 from tests.oracle.ours import load
 from tests.oracle.replay import Cleaning, play
 from tests.oracle.scenario import DAY_MS, Scenario
-from tests.strategies import HOUR_MS, TIMEOUT, examples, scenarios
+from tests.strategies import TIMEOUT, examples, scenarios
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(TIMEOUT)]
 
@@ -75,8 +76,9 @@ def _write(oracle: Oracle, log_dir: Path, work: Path, members: Sequence[Member])
             path = log_dir / str(_name(number))
             shutil.copytree(cleaning.image.before, path)
             topic = {**cleaning.image.config, **config}
-            if topic.get("max.compaction.lag.ms", HOUR_MS) < topic.get("min.compaction.lag.ms", 0):
-                topic["max.compaction.lag.ms"] = topic["min.compaction.lag.ms"]
+            least = int(str(topic.get("min.compaction.lag.ms", 0)))
+            if int(str(topic.get("max.compaction.lag.ms", least))) < least:
+                topic["max.compaction.lag.ms"] = least
             image = replace(cleaning.image, before=path, after=path, config=topic)
             yield replace(cleaning, image=image)
         shutil.rmtree(work)
@@ -84,7 +86,7 @@ def _write(oracle: Oracle, log_dir: Path, work: Path, members: Sequence[Member])
 
 def _ours(
     log_dir: Path, logs: Sequence[Cleaning], checkpoints: dict[TopicPartition, int], now: int
-) -> tuple[list[LogToClean], dict[TopicPartition, int], int]:
+) -> tuple[list[LogToClean[Partition]], dict[TopicPartition, int], int]:
     """Logs in the order of cleaning, corrected checkpoints, and the longest compaction delay."""
     candidates, corrected = [], {}
     for number, cleaning in enumerate(logs):
@@ -130,7 +132,7 @@ def _choice(answer: Answer) -> tuple[object, ...]:
     return tuple(answer[name] for name in names)
 
 
-def _our_choice(log: LogToClean) -> tuple[object, ...]:
+def _our_choice(log: LogToClean[Partition]) -> tuple[object, ...]:
     return (
         str(log.partition.topic_partition),
         log.first_dirty_offset,
