@@ -19,7 +19,7 @@ from compactd.config.load import load_file, parse_sets, resolve_cleaner, resolve
 from compactd.config.raw import RawSettings
 from compactd.config.setting import Dynamic
 from compactd.config.settings import TopicConfig, as_text
-from compactd.config.table import SETTINGS
+from compactd.config.table import SETTINGS, TOPIC_SETTINGS
 from compactd.coordinator.interfaces import Settings
 
 #: Where the data is when nothing says so.
@@ -97,6 +97,21 @@ class Configuration:
             {} if catalogue is None else catalogue.broker_configs,
         )
         return resolve_topic("topic", self._sets, replace(self._file, topics={}), known).config
+
+    @property
+    def topic_defaults(self) -> dict[str, str]:
+        """What --set and the file say of topics in general: broker-level name to value, without units."""
+        found: dict[str, str] = {}
+        for given in (self._file, self._sets):
+            for name, entry in given.broker.items():
+                for setting in TOPIC_SETTINGS:
+                    broker = setting.broker_name(name)
+                    value = entry.values.get(setting.field)
+                    if broker is not None and value is not None:
+                        if isinstance(value, int) and broker.scale != 1:
+                            value //= broker.scale
+                        found[name] = as_text(value)
+        return found
 
     @property
     def topics(self) -> list[TopicSection]:

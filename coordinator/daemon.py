@@ -311,7 +311,7 @@ class Daemon:
         shift = worker.number if worker.kind == "broker" else 0
         bound = self.startup.bound.get(worker, 0)
         return Welcome(
-            settings=settings_text(self.settings),
+            settings={**self.configuration.topic_defaults, **settings_text(self.settings)},
             heartbeat_ms=daemon.worker_heartbeat_ms,
             silence_ms=max(2 * daemon.worker_timeout_ms, 2000),
             log_format=self._environment.get("COMPACTD_LOG_FORMAT", log_output.TEXT),

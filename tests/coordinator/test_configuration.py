@@ -95,3 +95,15 @@ def test_settings_travel_as_text(tmp_path: Path) -> None:
     assert "advertised.listeners" not in flat
     assert flatten(*unflatten(flat)) == flat
     assert unflatten({"something.else": "1"}) == unflatten({})
+
+
+def test_what_is_said_of_topics_in_general_is_told_without_units(tmp_path: Path) -> None:
+    text = "log.retention.hours: 2\nlog.roll.ms: 3h\nlog.cleanup.policy: [compact, delete]\nnum.partitions: 4\n"
+    given = configuration(tmp_path, text, "log.roll.ms=5000", "log.preallocate=true", "log.retention.minutes=-1")
+    assert given.topic_defaults == {
+        "log.retention.hours": "2",
+        "log.roll.ms": "5000",
+        "log.cleanup.policy": "compact,delete",
+        "log.preallocate": "true",
+        "log.retention.minutes": "-1",
+    }

@@ -134,9 +134,13 @@ class ConfigValues:
 
     # ---- resources
 
-    def of_topic(self, overrides: Mapping[str, str]) -> list[Entry]:
-        """A topic that has these settings of its own; by name."""
-        entries = [self._topic_entry(setting, overrides) for setting in TOPIC_SETTINGS if not setting.hidden]
+    def of_topic(self, overrides: Mapping[str, str], *, created: bool = False) -> list[Entry]:
+        """A topic that has these settings of its own; by name.
+
+        `created`: as CreateTopics tells of them, where a value's source is always the true one. (DescribeConfigs gives that
+        of the first synonym, so log.roll.hours counts for nothing there.)
+        """
+        entries = [self._topic_entry(setting, overrides, created) for setting in TOPIC_SETTINGS if not setting.hidden]
         entries += [
             self._plain_entry(name, plain, overrides, ConfigSource.TOPIC, _TOPIC_UNUSED)
             for name, plain in _OTHER_TOPIC.items()
@@ -193,18 +197,20 @@ class ConfigValues:
 
     # ---- entries
 
-    def _topic_entry(self, setting: Setting, overrides: Mapping[str, str]) -> Entry:
+    def _topic_entry(self, setting: Setting, overrides: Mapping[str, str], created: bool) -> Entry:
         name = setting.topic or ""
-        synonyms = list(self._synonyms(setting, setting.broker[0].name)) if setting.broker else []
+        synonyms = self._synonyms(setting, setting.broker[0].name) if setting.broker else []
         if name in overrides:
             synonyms.insert(0, Synonym(name, overrides[name], ConfigSource.TOPIC))
-            value: str | None = overrides[name]
+            value, source = overrides.get(name), ConfigSource.TOPIC
         else:
-            value = self._effective(setting)
+            value, source = self._effective(setting)
+        if not created:
+            source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
         return Entry(
             name,
             value,
-            synonyms[0].source if synonyms else ConfigSource.DEFAULT,
+            source,
             _TYPES[setting.kind.value.upper()],
             False,
             synonyms,
@@ -280,17 +286,19 @@ class ConfigValues:
         is_same = value is None or value in (_default(setting, entry), as_text(setting.default))
         return None if is_same else value
 
-    def _effective(self, setting: Setting) -> str | None:
+    def _effective(self, setting: Setting) -> tuple[str | None, ConfigSource]:
         """A topic-level setting that the topic leaves to the broker."""
         for entry in setting.broker:
-            for values in (self._own, self._cluster, self._given):
-                text = values.get(entry.name)
-                if text is not None:
-                    try:
-                        return _text(setting, setting.parse(entry.name, text, "", units=False))
-                    except SettingError:
-                        continue
-        return _text(setting, setting.default)
+            found = [(values[entry.name], source) for values, source in self._dynamic() if entry.name in values]
+            static = self._static(setting, entry)
+            if static is not None:
+                found.append((static, ConfigSource.STATIC_BROKER))
+            for text, source in found:
+                try:
+                    return _text(setting, setting.parse(entry.name, text, "", units=False)), source
+                except SettingError:
+                    continue
+        return _text(setting, setting.default), ConfigSource.DEFAULT
 
 
 def _default(setting: Setting, entry: BrokerName) -> str | None:

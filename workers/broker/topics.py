@@ -82,7 +82,7 @@ def _created(
                 "config_source": each.source,
                 "is_sensitive": False,
             }
-            for each in values.of_topic(overrides)
+            for each in values.of_topic(overrides, created=True)
         ]
     return {
         "name": name,

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+import msgspec
+
 from compactd.config.settings import CleanerConfig, DaemonConfig, StorageConfig, TopicConfig
 from compactd.coordinator.catalogue import Catalogue
 from compactd.coordinator.interfaces import CatalogueSetup, Settings
@@ -31,9 +33,16 @@ class CatalogueBroker(InProcessBroker):
     """`with CatalogueBroker(log_dirs) as broker:` with topics, partitions and settings as the log dirs hold them."""
 
     def __init__(
-        self, log_dirs: Sequence[Path], settings: Mapping[str, object] | None = None, clean: bool = True
+        self,
+        log_dirs: Sequence[Path],
+        settings: Mapping[str, object] | None = None,
+        clean: bool = True,
+        topic_defaults: Mapping[str, str] | None = None,
     ) -> None:
+        """`topic_defaults`: broker-level settings of topics, which the broker only tells of."""
         super().__init__(log_dirs, {"auto.create.topics.enable": "false", **QUICK, **(settings or {})}, clean)
+        told = {**(topic_defaults or {}), **self.channel.welcome.settings}
+        self.channel.welcome = msgspec.structs.replace(self.channel.welcome, settings=told)
         daemon = {"auto.create.topics.enable": "false", **QUICK, **(settings or {}), "node.id": NODE_ID}
         parts = Settings(
             storage=StorageConfig.from_strings({"log.dirs": ",".join(self.log_dirs)}),
