@@ -81,6 +81,8 @@ class CleaningScheduler:
         self._held: dict[TopicPartition, float] = {}
         #: How many cleaners died in a row while they had a log.
         self._losses: dict[TopicPartition, int] = {}
+        #: Log end offsets of jobs: a state that ends before is older than the clean, and says nothing about its checkpoint.
+        self._ends: dict[TopicPartition, int] = {}
 
     # ---- CleaningPart
 
@@ -105,6 +107,9 @@ class CleaningScheduler:
         self.consider_soon()
 
     def worker_gone(self, worker: WorkerId, reason: str) -> None:
+        if worker.kind == "broker":
+            # What it had not flushed may be gone with it: its logs may end earlier than they did.
+            self._ends.clear()
         for job in list(self.jobs.values()):
             if job.cleaner == worker:
                 self._lost(job, f"{worker} {reason}")
@@ -142,6 +147,7 @@ class CleaningScheduler:
             self._kept.pop(name, None)
             self.offsets.pop(name, None)
             self._losses.pop(name, None)
+            self._ends.pop(name, None)
             if name in self.jobs:
                 self.jobs[name].gone = True
                 self.abort(self.jobs[name], "the partition is gone")
@@ -205,7 +211,7 @@ class CleaningScheduler:
             if not config.compact:
                 self.weighed.pop(name, None)
                 continue
-            weighed = weigh(state, config, self.offsets.get(name), now)
+            weighed = weigh(state, config, self._checkpoint(name, state), now)
             self.weighed[name] = weighed
             if weighed.offsets.force_update_checkpoint and name not in self.jobs:
                 corrected[name] = weighed
@@ -223,6 +229,15 @@ class CleaningScheduler:
         if self._started and not self._soon:
             self._soon = True
             self.frame.call_later(0, self._consider)
+
+    def _checkpoint(self, name: TopicPartition, state: PartitionState) -> int | None:
+        offset, end = self.offsets.get(name), self._ends.get(name)
+        if end is None or offset is None:
+            return offset
+        if state.log_end_offset >= end:
+            del self._ends[name]
+            return offset
+        return min(offset, state.log_end_offset)
 
     def try_now(self, names: Iterable[str]) -> None:
         """Somebody says that whatever stood in their way is gone."""
@@ -313,7 +328,7 @@ class CleaningScheduler:
             reason = message.message if isinstance(message, Failed) else "an odd answer"
             _log.warning(f"{job.partition} is not cleaned now: {reason}")
             if not (isinstance(message, Failed) and message.error == WORKER_GONE):
-                self.forced.discard(job.partition)
+                self._asked_for(job)
             self._end_idle(job)
             return
         if job.aborting:
@@ -321,10 +336,11 @@ class CleaningScheduler:
             return
         bounds = self._bounds(job, message)
         if bounds is None:
-            self.forced.discard(job.partition)
+            self._asked_for(job)
             self._end_idle(job)
             return
         cleaner = self.frame.settings.cleaner
+        self._ends[job.partition] = message.log_end_offset
         job.job = msgspec.structs.replace(
             message,
             first_dirty_offset=bounds[0],
@@ -408,7 +424,7 @@ class CleaningScheduler:
                 self._kept[name] = done.stats.get("bytes_written", read) / read
             self.offsets[name] = done.next_dirty_offset
             if done.next_dirty_offset >= job.job.first_uncleanable_offset:
-                self.forced.discard(name)
+                self._asked_for(job)
             if self.quarantine.remove([str(name)]):
                 self.save_quarantine()
             self.write_checkpoint(Path(job.log_dir), {name: done.next_dirty_offset}, then=lambda: self._end(job))
@@ -416,7 +432,7 @@ class CleaningScheduler:
         if done.outcome == "aborted":
             _log.info(f"the clean of {name} was given up: {done.reason}")
         else:
-            self.forced.discard(name)
+            self._asked_for(job)
             entry = self.quarantine.add(
                 str(name), self.frame.clock.now_ms(), done.fields.get("error", done.outcome), done.reason, done.fields
             )
@@ -455,6 +471,11 @@ class CleaningScheduler:
             job.aborting = reason
             if job.job is not None:
                 self.frame.send(job.cleaner, AbortClean(request_id=job.request_id, reason=reason))
+
+    def _asked_for(self, job: Job) -> None:
+        """What a person asked for is done. One who asked when the job had begun already wants more than that."""
+        if job.forced:
+            self.forced.discard(job.partition)
 
     def _end_idle(self, job: Job) -> None:
         """It came to nothing: the next try is not at once."""

@@ -712,6 +712,39 @@ def test_clean_now_goes_before_the_others_and_takes_the_active_segment_too(scene
     assert len(scene.jobs()) == 3, "once is enough"
 
 
+def test_clean_now_while_it_is_being_cleaned_already(scene: Scene) -> None:
+    scene.partition(A)
+    scene.start()
+    assert [request.roll for request in scene.frame.of(PrepareClean)] == [False]
+    scene.ask(CleanNow(names=("a",)))
+    scene.done()
+    # The clean that was running had not rolled the active segment.
+    assert [request.roll for request in scene.frame.of(PrepareClean)] == [False, True]
+    assert scene.job.first_uncleanable_offset == 105
+    scene.done()
+    scene.frame.pass_time(60_000)
+    assert len(scene.jobs()) == 2
+
+
+def test_a_state_that_is_older_than_the_clean_does_not_undo_its_checkpoint(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.partition(A)
+    stale = scene.frame.states[A]
+    scene.frame.states[A] = scene.state(A, 12, scene.dirs[0])
+    scene.start()
+    # The owner told the job of a log that ends at 125; the state of a second ago, which ends at 105, comes after it.
+    scene.frame.states[A] = stale
+    scene.done()
+    assert scene.checkpoint()["a-0"] == 120 and "outside its log" not in caplog.text
+    assert scene.jobs() == ["a-0"]
+    # When its owner died the log may really end earlier.
+    scene.cleaning.worker_gone(BROKER, "was killed")
+    scene.cleaning.states_changed([stale])
+    scene.frame.run()
+    assert scene.checkpoint()["a-0"] == 0 and "outside its log" in caplog.text
+
+
 def test_clean_now_of_a_log_that_is_all_clean_reads_it_again_for_tombstones(scene: Scene) -> None:
     scene.partition(A, clean=10, dirty=0)
     scene.frame.states[A] = scene.state(A, 10, scene.dirs[0], active_size=0, log_end_offset=100, high_watermark=100)
@@ -724,7 +757,10 @@ def test_clean_now_of_what_cannot_be_cleaned_is_refused_by_name(scene: Scene) ->
     scene.partition(A, cleanup_policy=frozenset({"delete"}))
     scene.partition(B, clean=10, dirty=0)
     scene.start()
-    for names, words in ((("a",), "a-0: refused, cleanup.policy has no compact"), (("b", "x"), "x: refused, there is no topic or partition")):
+    for names, words in (
+        (("a",), "a-0: refused, cleanup.policy has no compact"),
+        (("b", "x"), "x: refused, there is no topic or partition"),
+    ):
         answer = scene.ask(CleanNow(names=names))
         assert isinstance(answer, Refused) and words in answer.message
     assert not scene.frame.of(PrepareClean)
@@ -755,7 +791,9 @@ def test_pause_and_resume(scene: Scene) -> None:
     assert scene.cleaning.status(False).paused == ("a",)
     scene.done()
     refused = scene.ask(Resume(names=("b",)))
-    assert isinstance(refused, Refused) and "b: refused, it is not paused under this name. Paused: a." in refused.message
+    assert (
+        isinstance(refused, Refused) and "b: refused, it is not paused under this name. Paused: a." in refused.message
+    )
     assert isinstance(scene.ask(Resume(names=("a",))), Done)
     assert scene.jobs() == ["a-0", "b-0", "a-0"]
 
@@ -814,7 +852,8 @@ def test_an_undo_that_the_owner_refuses_changes_nothing(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("a", "names not one partition"), ("x-0", "no topic or partition of this name"), ("b-0", "was not cleaned since")]
+    ("name", "words"),
+    [("a", "names not one partition"), ("x-0", "no topic or partition of this name"), ("b-0", "was not cleaned since")],
 )
 def test_undo_of_what_cannot_be_undone(scene: Scene, name: str, words: str) -> None:
     cleaned_with_files(scene)
