@@ -56,11 +56,15 @@ class RefusedError(CompactdError):
 
 
 class LogDirLockedError(RefusedError):
-    """{path}: its .lock is held, so a broker or another compactd is using this log dir. Stop it first, or work on a copy."""
+    """{path}: its .lock is held, so a broker or another compactd is using this log dir. Stop it first, or work on a
+    copy.
+    """
 
 
 class NoSpaceError(RefusedError):
-    """{path}: {needed} bytes are needed for {what} and {free} are free. Free some space, or lower segment.bytes so that groups are smaller."""
+    """{path}: {needed} bytes are needed for {what} and {free} are free. Free some space, or lower segment.bytes so
+    that groups are smaller.
+    """
 
 
 class NotWritableError(RefusedError):
@@ -76,13 +80,17 @@ class CorruptFileError(FaultError):
 
 
 class CorruptBatchError(FaultError):
-    """{path}: damaged batch at byte {position}, offsets {base_offset} to {last_offset}: {reason}. The files were left as they were; restore this segment from a replica or a backup, or run Kafka's own recovery."""
+    """{path}: damaged batch at byte {position}, offsets {base_offset} to {last_offset}: {reason}. The files were
+    left as they were; restore this segment from a replica or a backup, or run Kafka's own recovery.
+    """
 
     # Fields beside those in the message: expected_crc and found_crc (int, or None where the CRC is not the fault).
 
 
 class OffsetOverflowError(FaultError):
-    """{path}: offset {offset} is further than 2147483647 from the segment's base {base_offset}. The segment has to be split before it can be cleaned."""
+    """{path}: offset {offset} is further than 2147483647 from the segment's base {base_offset}. The segment has to
+    be split before it can be cleaned.
+    """
 
     # Field beside those in the message: source (index of the source segment in its group).
 
@@ -96,7 +104,9 @@ class CleaningStateError(CompactdError):
 
 
 class StorageIOError(CompactdError):
-    """{path}: {action} failed: {reason}. The partition keeps its last complete state; check the disk, then try again."""
+    """{path}: {action} failed: {reason}. The partition keeps its last complete state; check the disk, then try
+    again.
+    """
 
     exit_code = EXIT_IO
 
@@ -218,7 +228,9 @@ class UnexpectedOffsetError(LogError):
 
 
 class WorkerBootError(CompactdError):
-    """This worker cannot run: {detail}. It is not started again; mend the cause, then restart compactd or send it SIGHUP."""
+    """This worker cannot run: {detail}. It is not started again; mend the cause, then restart compactd or send it
+    SIGHUP.
+    """
 
 
 class NotRunningError(RefusedError):

@@ -6,7 +6,9 @@ plain numbers (facts 3). Results are exact: what isn't a whole number of millise
 
 from __future__ import annotations
 
+import math
 import re
+from decimal import Decimal
 from fractions import Fraction
 
 MILLISECONDS: dict[str, int] = {
@@ -93,3 +95,15 @@ def _parse(text: str, units: dict[str, int], wanted: str) -> int:
             "not a whole number of milliseconds" if units is MILLISECONDS else "not a whole number of bytes"
         )
     return int(total)
+
+
+def java_double(number: float) -> str:
+    """A number as Java's Double.toString writes it."""
+    if math.isinf(number):
+        return "Infinity" if number > 0 else "-Infinity"
+    if number == 0 or 1e-3 <= abs(number) < 1e7:
+        return repr(number)
+    sign, digits, exponent = Decimal(repr(number)).normalize().as_tuple()
+    assert isinstance(exponent, int)
+    whole = "".join(map(str, digits))
+    return f"{'-' if sign else ''}{whole[0]}.{whole[1:] or '0'}E{len(whole) - 1 + exponent}"

@@ -18,7 +18,18 @@ import msgspec
 from compactd.config.errors import RefusedError
 from compactd.coordinator import leadership
 from compactd.coordinator.adoption import Identity, check_log, identify, settle, survey
-from compactd.coordinator.catalogue_messages import (
+from compactd.coordinator.config_changes import plan_alter
+from compactd.coordinator.interfaces import CatalogueOutcome, CatalogueSetup, Settings
+from compactd.coordinator.placement import LogDirLoad, place, worker_of
+from compactd.coordinator.topic_changes import Context, Place, Plan, plan_create, plan_delete, plan_grow
+from compactd.storage.metadata.delta import MetadataDelta
+from compactd.storage.metadata.image import MetadataImage, Resource, TopicImage
+from compactd.storage.metadata.load import LoadedImage, load_image
+from compactd.storage.metadata.metadata_log import MetadataLog, MetadataLogSettings
+from compactd.storage.metadata.record_types import MetadataRecord, RecordType
+from compactd.storage.metadata.records import read_body, read_frame
+from compactd.storage.metadata.snapshots import write_snapshot
+from compactd.workers.catalogue_messages import (
     AlterConfigs,
     AssignLogDirs,
     CreatePartitions,
@@ -36,17 +47,6 @@ from compactd.coordinator.catalogue_messages import (
     arguments_of,
     to_raw,
 )
-from compactd.coordinator.config_changes import plan_alter
-from compactd.coordinator.interfaces import CatalogueOutcome, CatalogueSetup, Settings
-from compactd.coordinator.placement import LogDirLoad, place, worker_of
-from compactd.coordinator.topic_changes import Context, Place, Plan, plan_create, plan_delete, plan_grow
-from compactd.storage.metadata.delta import MetadataDelta
-from compactd.storage.metadata.image import MetadataImage, Resource, TopicImage
-from compactd.storage.metadata.load import LoadedImage, load_image
-from compactd.storage.metadata.metadata_log import MetadataLog, MetadataLogSettings
-from compactd.storage.metadata.record_types import MetadataRecord, RecordType
-from compactd.storage.metadata.records import read_body, read_frame
-from compactd.storage.metadata.snapshots import write_snapshot
 from compactd.workers.messages import CataloguePartition, CatalogueTopic, CatalogueUpdate
 
 _LOG = logging.getLogger("compactd.catalogue")

@@ -14,8 +14,8 @@ import msgspec
 
 from compactd.config.errors import DaemonError, StorageIOError
 from compactd.coordinator import reloading
-from compactd.coordinator.catalogue_messages import Struct, results_of, to_raw
 from compactd.coordinator.interfaces import CatalogueOutcome, WorkerId
+from compactd.workers.catalogue_messages import Struct, results_of, to_raw
 from compactd.workers.messages import CatalogueChange, CatalogueChanged, CatalogueUpdate, Failed
 
 if TYPE_CHECKING:

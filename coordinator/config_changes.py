@@ -10,15 +10,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from compactd.coordinator.catalogue_messages import (
-    AlterConfigs,
-    ConfigChange,
-    ConfigOperation,
-    ErrorCode,
-    ResourceChange,
-    ResourceResult,
-    ResourceType,
-)
 from compactd.coordinator.config_rules import (
     MAX_VALUE_LENGTH,
     broker_error,
@@ -38,6 +29,15 @@ from compactd.coordinator.topic_changes import (
     utf16_length,
 )
 from compactd.storage.metadata.record_types import MetadataRecord, RecordType
+from compactd.workers.catalogue_messages import (
+    AlterConfigs,
+    ConfigChange,
+    ConfigOperation,
+    ErrorCode,
+    ResourceChange,
+    ResourceResult,
+    ResourceType,
+)
 
 _MIN_ISR = "min.insync.replicas"
 _CORDONED = "cordoned.log.dirs"

@@ -6,11 +6,10 @@ is stored that wasn't checked here. Stricter than Kafka: NaN is no number.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from decimal import Decimal
 
+from compactd.config.units import java_double
 from compactd.coordinator.config_tables import (
     CLIENT_METRICS_RULES,
     CLUSTER_LISTENER_NAMES,
@@ -150,18 +149,6 @@ def value_error(rule: Rule, name: str, value: str) -> str | None:
     elif rule.choices and text not in rule.choices:
         return _invalid(name, text, f"String must be one of: {', '.join(rule.choices)}")
     return None
-
-
-def java_double(number: float) -> str:
-    """A number as Java's Double.toString writes it."""
-    if math.isinf(number):
-        return "Infinity" if number > 0 else "-Infinity"
-    if number == 0 or 1e-3 <= abs(number) < 1e7:
-        return repr(number)
-    sign, digits, exponent = Decimal(repr(number)).normalize().as_tuple()
-    assert isinstance(exponent, int)
-    whole = "".join(map(str, digits))
-    return f"{'-' if sign else ''}{whole[0]}.{whole[1:] or '0'}E{len(whole) - 1 + exponent}"
 
 
 def _first_fault(configs: Mapping[str, str], rules: Mapping[str, Rule]) -> str | None:

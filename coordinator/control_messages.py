@@ -62,7 +62,7 @@ class StopDaemon(Control, frozen=True, kw_only=True, tag=True):
 
 
 class ChangeCatalogue(Control, frozen=True, kw_only=True, tag=True):
-    """A change of topics or settings, as `coordinator.catalogue_messages` defines it. Answered by CatalogueAnswer."""
+    """A change of topics or settings, as `workers.catalogue_messages` defines it. Answered by CatalogueAnswer."""
 
     operation: str
     arguments: msgspec.Raw
@@ -275,7 +275,7 @@ class Reloaded(Control, frozen=True, kw_only=True, tag=True):
 
 
 class CatalogueAnswer(Control, frozen=True, kw_only=True, tag=True):
-    """Results of ChangeCatalogue, as `coordinator.catalogue_messages` defines them."""
+    """Results of ChangeCatalogue, as `workers.catalogue_messages` defines them."""
 
     results: msgspec.Raw
 

@@ -152,7 +152,7 @@ class CatalogueSetup:
 class CatalogueOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What a change came to."""
 
-    #: Answer for whoever asked, as coordinator.catalogue_messages defines it.
+    #: Answer for whoever asked, as workers.catalogue_messages defines it.
     results: msgspec.Raw
     #: What changed; None: nothing did.
     update: CatalogueUpdate | None = None

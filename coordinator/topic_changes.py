@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from compactd.coordinator.catalogue_messages import (
+from compactd.coordinator.config_rules import MAX_VALUE_LENGTH, topic_error
+from compactd.storage import names
+from compactd.storage.metadata.format import random_id
+from compactd.storage.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionImage
+from compactd.storage.metadata.record_types import MetadataRecord, RecordType, RecordVersions
+from compactd.storage.metadata.snapshots import partition_record
+from compactd.workers.catalogue_messages import (
     NO_ID,
     CreatePartitions,
     CreateTopics,
@@ -21,12 +27,6 @@ from compactd.coordinator.catalogue_messages import (
     NewTopic,
     TopicResult,
 )
-from compactd.coordinator.config_rules import MAX_VALUE_LENGTH, topic_error
-from compactd.storage import names
-from compactd.storage.metadata.format import random_id
-from compactd.storage.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionImage
-from compactd.storage.metadata.record_types import MetadataRecord, RecordType, RecordVersions
-from compactd.storage.metadata.snapshots import partition_record
 
 #: Kafka's limits on one request: partitions, and records.
 MAX_PARTITIONS = 10_000

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
-from compactd.coordinator.catalogue_messages import (
+from compactd.coordinator.configuration import TopicSection
+from compactd.workers.catalogue_messages import (
     AlterConfigs,
     ConfigChange,
     CreatePartitions,
@@ -19,7 +20,6 @@ from compactd.coordinator.catalogue_messages import (
     Struct,
     TopicResults,
 )
-from compactd.coordinator.configuration import TopicSection
 from compactd.workers.messages import CatalogueTopic
 
 _log = logging.getLogger(__name__)

@@ -12,7 +12,12 @@ from compactd.config.errors import RefusedError, UsageError
 from compactd.config.raw import strict_entry
 from compactd.config.settings import as_text, unknown_name
 from compactd.config.table import BY_BROKER_NAME, BY_TOPIC_NAME
-from compactd.coordinator.catalogue_messages import (
+from compactd.coordinator.config_tables import TOPIC_RULES
+from compactd.coordinator.control import ControlClient
+from compactd.coordinator.control_messages import CatalogueAnswer, ChangeCatalogue, GetTopics, TopicReport, Topics
+from compactd.scripts.output import Table, human_bytes, human_count, print_json, print_line
+from compactd.scripts.running import connect, daemon_options
+from compactd.workers.catalogue_messages import (
     NO_ID,
     AlterConfigs,
     ConfigChange,
@@ -32,11 +37,6 @@ from compactd.coordinator.catalogue_messages import (
     results_of,
     to_raw,
 )
-from compactd.coordinator.config_tables import TOPIC_RULES
-from compactd.coordinator.control import ControlClient
-from compactd.coordinator.control_messages import CatalogueAnswer, ChangeCatalogue, GetTopics, TopicReport, Topics
-from compactd.scripts.output import Table, human_bytes, human_count, print_json, print_line
-from compactd.scripts.running import connect, daemon_options
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 _EPILOG = "Exit codes: 0 done, 2 wrong usage, 3 refused or no daemon runs, 4 I/O error."

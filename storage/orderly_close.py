@@ -39,4 +39,3 @@ def _sync(segment: LogSegment) -> None:
     for path in segment.existing_files():
         with files.open_existing(path) as output:
             output.sync()
-

@@ -14,7 +14,13 @@ from typing import Any
 import msgspec
 
 from compactd.config.errors import CompactdError
-from compactd.coordinator.catalogue_messages import (
+from compactd.coordinator.configuration import Configuration
+from compactd.coordinator.control_messages import CleaningStatus, Control, Done
+from compactd.coordinator.daemon import Daemon
+from compactd.coordinator.interfaces import CatalogueOutcome, CatalogueSetup, Frame, Parts, Settings, WorkerId
+from compactd.storage.names import TopicPartition
+from compactd.workers import log_output
+from compactd.workers.catalogue_messages import (
     AlterConfigs,
     CreateTopics,
     DeleteTopics,
@@ -25,12 +31,6 @@ from compactd.coordinator.catalogue_messages import (
     arguments_of,
     to_raw,
 )
-from compactd.coordinator.configuration import Configuration
-from compactd.coordinator.control_messages import CleaningStatus, Control, Done
-from compactd.coordinator.daemon import Daemon
-from compactd.coordinator.interfaces import CatalogueOutcome, CatalogueSetup, Frame, Parts, Settings, WorkerId
-from compactd.storage.names import TopicPartition
-from compactd.workers import log_output
 from compactd.workers.messages import CataloguePartition, CatalogueTopic, CatalogueUpdate, Message, PartitionState
 
 WORKER = Path(__file__).parent / "fake_daemon_worker.py"

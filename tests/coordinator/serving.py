@@ -15,7 +15,6 @@ from typing import TypeVar
 
 import yaml
 
-from compactd.coordinator.catalogue_messages import CreateTopics, DeleteTopics, NewTopic, Struct, to_raw
 from compactd.coordinator.control import ControlClient
 from compactd.coordinator.control_messages import (
     CatalogueAnswer,
@@ -25,6 +24,7 @@ from compactd.coordinator.control_messages import (
     Status,
     WorkerStatus,
 )
+from compactd.workers.catalogue_messages import CreateTopics, DeleteTopics, NewTopic, Struct, to_raw
 
 FAKE_SERVE = Path(__file__).parent / "fake_serve.py"
 #: Nothing here takes as long.

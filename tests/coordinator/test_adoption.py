@@ -11,7 +11,6 @@ import pytest
 
 from compactd.config.errors import CompactdError, CorruptFileError, RefusedError
 from compactd.coordinator.catalogue import Catalogue
-from compactd.coordinator.catalogue_messages import CreateTopics, DeleteTopics, NewTopic
 from compactd.storage import names
 from compactd.storage.log_dir import LogDir
 from compactd.storage.metadata.metadata_log import MetadataLog
@@ -20,6 +19,7 @@ from compactd.storage.metadata.snapshots import place_snapshot, snapshot_bytes
 from compactd.storage.names import TopicPartition, uuid_text
 from compactd.storage.partition_metadata import write_partition_metadata
 from compactd.storage.records.batch import iter_batches
+from compactd.workers.catalogue_messages import CreateTopics, DeleteTopics, NewTopic
 from tests.coordinator.catalogues import NODES, NOW, opened, started
 from tests.storage.metadata import logs
 from tests.storage.metadata.golden import golden

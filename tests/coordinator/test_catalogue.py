@@ -11,7 +11,12 @@ import pytest
 
 from compactd.config.errors import LogOfflineError, StorageIOError
 from compactd.coordinator.catalogue import Catalogue
-from compactd.coordinator.catalogue_messages import (
+from compactd.storage import files
+from compactd.storage.metadata import read_cluster_metadata
+from compactd.storage.metadata.image import PartitionImage
+from compactd.storage.metadata.metadata_log import MetadataLog
+from compactd.storage.metadata.record_types import MetadataRecord, RecordType
+from compactd.workers.catalogue_messages import (
     OPERATIONS,
     AllocateProducerIds,
     AssignLogDirs,
@@ -25,11 +30,6 @@ from compactd.coordinator.catalogue_messages import (
     results_of,
     to_raw,
 )
-from compactd.storage import files
-from compactd.storage.metadata import read_cluster_metadata
-from compactd.storage.metadata.image import PartitionImage
-from compactd.storage.metadata.metadata_log import MetadataLog
-from compactd.storage.metadata.record_types import MetadataRecord, RecordType
 from compactd.workers.messages import CatalogueUpdate, decode, encode
 from tests.coordinator.catalogues import NODES, NOW, StoppedClock, opened, settings, started
 from tests.coordinator.test_catalogue_topics import create, records

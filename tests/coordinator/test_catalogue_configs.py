@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from compactd.coordinator.catalogue import Catalogue
-from compactd.coordinator.catalogue_messages import (
+from compactd.workers.catalogue_messages import (
     AlterConfigs,
     ConfigChange,
     ConfigOperation,

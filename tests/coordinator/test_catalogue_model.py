@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from compactd.coordinator.catalogue import Catalogue
-from compactd.coordinator.catalogue_messages import (
+from compactd.storage import files
+from compactd.storage.metadata.image import MetadataImage
+from compactd.workers.catalogue_messages import (
     NO_ID,
     AllocateProducerIds,
     AlterConfigs,
@@ -29,8 +31,6 @@ from compactd.coordinator.catalogue_messages import (
     Struct,
     TopicResults,
 )
-from compactd.storage import files
-from compactd.storage.metadata.image import MetadataImage
 from compactd.workers.messages import CatalogueTopic, CatalogueUpdate
 from tests.coordinator.catalogues import NODES, StoppedClock, opened, started
 from tests.file_faults import FaultyLayer, PowerCut

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from compactd.coordinator.catalogue import Catalogue
-from compactd.coordinator.catalogue_messages import (
+from compactd.storage.metadata.records import decode_metadata_record
+from compactd.workers.catalogue_messages import (
     NO_ID,
     CreatePartitions,
     CreateTopics,
@@ -21,7 +22,6 @@ from compactd.coordinator.catalogue_messages import (
     TopicResult,
     TopicResults,
 )
-from compactd.storage.metadata.records import decode_metadata_record
 from compactd.workers.messages import CatalogueUpdate
 from tests.coordinator.catalogues import started
 

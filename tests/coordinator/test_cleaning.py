@@ -853,7 +853,7 @@ def test_an_undo_that_the_owner_refuses_changes_nothing(scene: Scene) -> None:
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("a", "names not one partition"), ("x-0", "no topic or partition of this name"), ("b-0", "was not cleaned since")],
+    [("a", "names not one partition"), ("x-0", "no topic or partition"), ("b-0", "was not cleaned since")],
 )
 def test_undo_of_what_cannot_be_undone(scene: Scene, name: str, words: str) -> None:
     cleaned_with_files(scene)

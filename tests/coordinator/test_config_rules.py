@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from compactd.config.units import java_double
 from compactd.coordinator.config_rules import (
     broker_error,
     client_metrics_error,
     group_error,
-    java_double,
     topic_error,
 )
 from compactd.coordinator.config_tables import CLUSTER_RULES, PER_BROKER_RULES, STATIC_BROKER_NAMES, TOPIC_RULES

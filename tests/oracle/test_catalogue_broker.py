@@ -16,7 +16,14 @@ from pathlib import Path
 import pytest
 
 from compactd.coordinator.catalogue import Catalogue
-from compactd.coordinator.catalogue_messages import (
+from compactd.storage import names
+from compactd.storage.log_dir import LogDir
+from compactd.storage.metadata.format import format_log_dirs
+from compactd.storage.metadata.snapshots import write_snapshot
+from compactd.storage.partition_metadata import write_partition_metadata
+from compactd.storage.records.builder import build_batch
+from compactd.storage.records.record import Record
+from compactd.workers.catalogue_messages import (
     AllocateProducerIds,
     AlterConfigs,
     ConfigChange,
@@ -31,13 +38,6 @@ from compactd.coordinator.catalogue_messages import (
     ResourceType,
     TopicResults,
 )
-from compactd.storage import names
-from compactd.storage.log_dir import LogDir
-from compactd.storage.metadata.format import format_log_dirs
-from compactd.storage.metadata.snapshots import write_snapshot
-from compactd.storage.partition_metadata import write_partition_metadata
-from compactd.storage.records.builder import build_batch
-from compactd.storage.records.record import Record
 from compactd.workers.clock import Clock
 from tests.coordinator.catalogues import opened
 from tests.oracle.broker import Broker

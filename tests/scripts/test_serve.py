@@ -15,13 +15,13 @@ import pytest
 from click.testing import Result
 
 from compactd.config.errors import NotRunningError, UsageError
-from compactd.coordinator.catalogue_messages import CreateTopics, NewTopic, to_raw
 from compactd.coordinator.control import ControlClient, ControlServer
 from compactd.coordinator.control_messages import ChangeCatalogue, GetStatus, Status
 from compactd.coordinator.loop import Loop
 from compactd.coordinator.run_dir import RunDir, default_run_dir
 from compactd.scripts import running
 from compactd.storage.log_dir import LogDir
+from compactd.workers.catalogue_messages import CreateTopics, NewTopic, to_raw
 
 
 @pytest.fixture(autouse=True)

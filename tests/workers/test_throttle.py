@@ -50,14 +50,14 @@ def test_what_was_saved_long_ago_is_not_spent_at_once(moving: Time) -> None:
 
 
 def test_it_asks_whether_to_go_on_while_it_sleeps(moving: Time) -> None:
-    class Enough(Exception):
+    class EnoughError(Exception):
         pass
 
     def check() -> None:
         if len(moving.slept) == 3:
-            raise Enough
+            raise EnoughError
 
-    with pytest.raises(Enough):
+    with pytest.raises(EnoughError):
         Throttle(1.0).observe(1_000_000, check)
     assert sum(moving.slept) < 1
 

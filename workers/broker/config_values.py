@@ -16,7 +16,7 @@ from compactd.config.errors import SettingError
 from compactd.config.setting import BrokerName, Dynamic, Kind, Setting
 from compactd.config.settings import as_text
 from compactd.config.table import SETTINGS, TOPIC_SETTINGS
-from compactd.coordinator.config_rules import java_double
+from compactd.config.units import java_double
 from compactd.workers.broker.context import Context
 
 

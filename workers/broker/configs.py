@@ -7,14 +7,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from compactd.config.errors import CompactdError
-from compactd.coordinator.catalogue_messages import (
-    AlterConfigs,
-    ConfigChange,
-    ResourceChange,
-    ResourceResult,
-    ResourceResults,
-    ResourceType,
-)
 from compactd.storage.names import is_topic_name
 from compactd.workers.broker.api_keys import (
     ALTER_CONFIGS,
@@ -26,6 +18,14 @@ from compactd.workers.broker.config_values import ConfigValues, Entry
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.requests import RequestHeader, handles
+from compactd.workers.catalogue_messages import (
+    AlterConfigs,
+    ConfigChange,
+    ResourceChange,
+    ResourceResult,
+    ResourceResults,
+    ResourceType,
+)
 
 _LOGGER = logging.getLogger(__name__)
 _BROKER_LOGGER = 8

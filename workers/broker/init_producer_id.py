@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 from compactd.config.errors import CompactdError
-from compactd.coordinator.catalogue_messages import AllocateProducerIds, ProducerIdBlock
 from compactd.workers.broker.api_keys import INIT_PRODUCER_ID
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.requests import RequestHeader, handles
+from compactd.workers.catalogue_messages import AllocateProducerIds, ProducerIdBlock
 
 
 class ProducerIds:

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from compactd.config.errors import CompactdError
-from compactd.coordinator.catalogue_messages import CreateTopics, NewTopic, TopicResults
 from compactd.storage.names import is_topic_name
 from compactd.workers.broker.api_keys import METADATA
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.image import INTERNAL_TOPICS, Topic
 from compactd.workers.broker.requests import RequestHeader, handles
+from compactd.workers.catalogue_messages import CreateTopics, NewTopic, TopicResults
 from compactd.workers.messages import CataloguePartition
 
 _LOGGER = logging.getLogger(__name__)

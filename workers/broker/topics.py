@@ -11,7 +11,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from compactd.config.errors import CompactdError
-from compactd.coordinator.catalogue_messages import (
+from compactd.storage.names import parse_uuid, uuid_text
+from compactd.workers.broker.api_keys import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
+from compactd.workers.broker.config_values import ConfigValues
+from compactd.workers.broker.context import Context
+from compactd.workers.broker.decoding import milliseconds
+from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.requests import RequestHeader, handles
+from compactd.workers.catalogue_messages import (
     NO_ID,
     CreatePartitions,
     CreateTopics,
@@ -21,13 +28,6 @@ from compactd.coordinator.catalogue_messages import (
     TopicResult,
     TopicResults,
 )
-from compactd.storage.names import parse_uuid, uuid_text
-from compactd.workers.broker.api_keys import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
-from compactd.workers.broker.config_values import ConfigValues
-from compactd.workers.broker.context import Context
-from compactd.workers.broker.decoding import milliseconds
-from compactd.workers.broker.errors import ErrorCode
-from compactd.workers.broker.requests import RequestHeader, handles
 
 _LOGGER = logging.getLogger(__name__)
 

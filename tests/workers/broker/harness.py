@@ -23,8 +23,8 @@ from kio.serial import entity_reader
 
 from compactd.config.flat import flatten
 from compactd.config.settings import CleanerConfig, DaemonConfig, StorageConfig, TopicConfig
-from compactd.coordinator import catalogue_messages
 from compactd.storage.names import uuid_text
+from compactd.workers import catalogue_messages
 from compactd.workers.broker import main
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.encoding import encode

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterator
 
 from compactd.config.errors import CompactdError
-from compactd.coordinator.catalogue_messages import CreateTopics, NewTopic, TopicResults
 from compactd.storage.names import uuid_text
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
@@ -15,6 +14,7 @@ from compactd.workers.broker.groups.member import GroupError
 from compactd.workers.broker.groups.records import NO_ID, OFFSETS_TOPIC, partition_of
 from compactd.workers.broker.groups.shard import Phase, Shard
 from compactd.workers.broker.partition import Partition
+from compactd.workers.catalogue_messages import CreateTopics, NewTopic, TopicResults
 
 _LOGGER = logging.getLogger(__name__)
 _MINUTE_MS = 60_000
