@@ -15,9 +15,9 @@ from types import TracebackType
 import yaml
 
 from compactd.config.errors import CompactdError, UsageError
-from compactd.coordinator.catalogue_messages import CreateTopics, NewTopic, TopicResults, results_of, to_raw
 from compactd.coordinator.control import ControlClient
 from compactd.coordinator.control_messages import CatalogueAnswer, ChangeCatalogue, Control, GetStatus, Status
+from compactd.workers.catalogue_messages import CreateTopics, NewTopic, TopicResults, results_of, to_raw
 
 _START_SECONDS = 120.0
 _STOP_SECONDS = 60.0

@@ -16,12 +16,12 @@ from typing import Any
 import click
 
 from compactd.config.errors import EXIT_FAULTS, CompactdError, UsageError
-from compactd.coordinator.catalogue_messages import NewTopic
 from compactd.coordinator.control_messages import CleanNow, Status
 from compactd.scripts.client import LATEST, KafkaClient
 from compactd.scripts.output import human_bytes, human_count, print_json, print_line
 from compactd.scripts.own_daemon import OwnDaemon
 from compactd.scripts.stress_model import CODECS, Counters, Model, Reader, Shape, Writer
+from compactd.workers.catalogue_messages import NewTopic
 
 _LOOK_SECONDS = 1.0
 _KEEPS_DELETES_SECONDS = 20.0

@@ -18,12 +18,12 @@ from typing import Any
 import click
 
 from compactd.config.errors import CompactdError, RefusedError
-from compactd.coordinator.catalogue_messages import NewTopic
 from compactd.scripts.bench import kafka
 from compactd.scripts.bench.machine import Machine
 from compactd.scripts.client import KafkaClient
 from compactd.scripts.output import Table, human_bytes, print_json, print_line, warn
 from compactd.scripts.own_daemon import OwnDaemon
+from compactd.workers.catalogue_messages import NewTopic
 
 #: What issue and documentation promise of an idle daemon with 1,000 partitions.
 GOAL_CPU_SHARE = 0.01
