@@ -342,7 +342,10 @@ def reseal(data: bytearray, at: int, difference: int) -> None:
     """Changes a byte and gives its batch the CRC that fits: damage that only the lengths can show."""
     position = 0
     while True:
-        header = read_header(data, position)
+        try:
+            header = read_header(data, position)
+        except CorruptBatchError:
+            return  # what was damaged before
         if at < position + header.size:
             break
         position += header.size

@@ -133,7 +133,7 @@ fn read_v2(batch: &[u8], position: u64) -> Result<Header, Damage> {
     };
     let short = || Damage::from("truncated: the file ends inside a batch header");
     let crc = i32_at(head, 17).ok_or_else(short)? as u32;
-    let found = crc32c::crc32c(&batch[21..]);
+    let found = crc_fast::crc32_iscsi(&batch[21..]);
     if crc != found {
         return Err(Damage { reason: format!("its CRC-32C is {found:08x}, the header says {crc:08x}").into(), crc: Some((crc, found)) });
     }

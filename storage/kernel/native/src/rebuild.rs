@@ -102,7 +102,7 @@ pub fn write_header(out: &mut [u8], start: usize, source: &Header, rebuilt: &Reb
     put(batch, 51, &source.producer_epoch.to_be_bytes());
     put(batch, 53, &source.base_sequence.to_be_bytes());
     put(batch, 57, &rebuilt.count.to_be_bytes());
-    let crc = crc32c::crc32c(&batch[21..]);
+    let crc = crc_fast::crc32_iscsi(&batch[21..]);
     put(batch, 17, &crc.to_be_bytes());
     Ok((last_offset, max_timestamp, size))
 }
@@ -121,7 +121,7 @@ pub fn empty_batch(source: &Header) -> [u8; V2_HEADER] {
     put(&mut batch, 43, &source.producer_id.to_be_bytes());
     put(&mut batch, 51, &source.producer_epoch.to_be_bytes());
     put(&mut batch, 53, &source.base_sequence.to_be_bytes());
-    let crc = crc32c::crc32c(&batch[21..]);
+    let crc = crc_fast::crc32_iscsi(&batch[21..]);
     put(&mut batch, 17, &crc.to_be_bytes());
     batch
 }

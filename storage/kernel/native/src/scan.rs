@@ -100,7 +100,7 @@ impl Reader {
 
     /// CRC of the bytes from `from` to `to`.
     fn crc(&mut self, from: u64, to: u64, legacy: bool) -> io::Result<u32> {
-        let (mut at, mut castagnoli) = (from, 0u32);
+        let (mut at, mut castagnoli) = (from, crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi));
         let mut ieee = crc32fast::Hasher::new();
         while at < to {
             let want = ((to - at) as usize).min(CHUNK);
@@ -112,10 +112,10 @@ impl Reader {
             if legacy {
                 ieee.update(bytes);
             } else {
-                castagnoli = crc32c::crc32c_append(castagnoli, bytes);
+                castagnoli.update(bytes);
             }
         }
-        Ok(if legacy { ieee.finalize() } else { castagnoli })
+        Ok(if legacy { ieee.finalize() } else { castagnoli.finalize() as u32 })
     }
 }
 

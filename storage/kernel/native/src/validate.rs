@@ -83,7 +83,7 @@ fn validate(bytes: &[u8], crc: u32, codec: u8, count: i32, rules: Rules) -> Resu
     let (Some(checked), Some(body)) = (bytes.get(21..), bytes.get(V2_HEADER..)) else {
         return Err("it is shorter than a batch header".into());
     };
-    if crc32c::crc32c(checked) != crc {
+    if crc_fast::crc32_iscsi(checked) != crc {
         return Ok((false, -1, false, Vec::new()));
     }
     if codec == 0 {
@@ -368,7 +368,7 @@ impl Admission {
             let stamped = attributes & KNOWN | if self.append_time { LOG_APPEND_TIME } else { 0 };
             bytes[21..23].copy_from_slice(&stamped.to_be_bytes());
             bytes[35..43].copy_from_slice(&max_timestamp.to_be_bytes());
-            let crc = crc32c::crc32c(&bytes[CRC_FROM..]);
+            let crc = crc_fast::crc32_iscsi(&bytes[CRC_FROM..]);
             bytes[17..21].copy_from_slice(&crc.to_be_bytes());
         }
         let transactional = attributes & TRANSACTIONAL != 0;
