@@ -84,7 +84,7 @@ def _greet(daemon: Daemon) -> None:
     lines += [
         "",
         "Try next, in another terminal:",
-        f"  compactd topics{option} create users --partitions 3 --set cleanup.policy=compact",
+        f"  compactd topics create{option} users --partitions 3 --set cleanup.policy=compact",
         f"  compactd produce{option} users",
         f"  compactd consume{option} users --from-beginning",
         f"  compactd status{option} --watch",
