@@ -11,10 +11,18 @@ from typing import Any
 from compactd.config.errors import CompactdError
 from compactd.config.settings import TopicConfig
 from compactd.storage import names
+from compactd.storage.cleaning.cleanable import log_to_clean, offsets_to_clean
+from compactd.storage.cleaning.round import CleaningRound, RoundOptions, add_stats
+from compactd.storage.kernel.interface import CopyStats, Kernel
 from compactd.storage.loader import load_log
 from compactd.storage.log import PartitionLog
 from compactd.storage.producer_append import Origin
+from compactd.storage.producers import ProducerState
+from compactd.storage.segment import LogSegment
+from compactd.workers.cleaner import LeasedPartition
 from tests.oracle.driver import Answer, Oracle, OracleError, decode, encode, topic_settings
+from tests.oracle.ours import hides_commits
+from tests.oracle.replay import KAFKA_SLOT_BYTES
 
 PARTITION = "t-0"
 
@@ -48,6 +56,8 @@ class Twins:
     #: What the checkpoints of a log dir would say.
     recovery_point: int = 0
     log_start_offset: int = 0
+    #: The cleaner's.
+    cleaned_to: int | None = None
     #: Whether the high watermark goes along with the log's end, as on a single broker.
     follows: bool = True
     #: An operation is under way, or ended with the two logs apart.
@@ -206,6 +216,88 @@ class Twins:
         found = mine()
         assert found == theirs, f"timestamp {timestamp}: Kafka {theirs}, compactd {found} after\n{self.story()}"
 
+    # ---- cleaning
+
+    def clean(self, slots: int, kernel: Kernel) -> bool:
+        """One round over what may be cleaned, its groups swapped in under the open log; whether there was something.
+
+        `slots`: of the map, as Kafka counts them.
+        """
+        log, now = self.ours, self.now_ms
+        # A broker forgets expired producers every ten minutes; the cleaner asks for those that it knows.
+        self.simple("expireProducers", lambda: log.remove_expired_producers(now))
+        if not log.config.compact:
+            return False
+        first, bound, cleanable_bytes = self._cleanable()
+        partition = self._leased()
+        if not cleanable_bytes or hides_commits(partition, first, bound):
+            return False
+
+        def mine() -> Answer:
+            options = RoundOptions(now, slots * KAFKA_SLOT_BYTES, 0.9, kafka_map=True)
+            stats = CopyStats()
+            with CleaningRound(partition, first, bound, options, kernel) as cleaning:
+                mapped = cleaning.build_map()
+                cleaning.verify_clean_section()
+                for group in cleaning.clean_groups():
+                    stats = add_stats(stats, group.result.stats)
+                    if not group.unchanged:
+                        log.replace_segments([group.base_offset], group.source_bases, now)
+                self.cleaned_to = cleaning.next_dirty_offset
+            return {
+                "nextDirtyOffset": self.cleaned_to,
+                "bytesAfter": log.size,
+                "mapEntries": mapped.entries,
+                "messagesRead": stats.messages_read,
+                "bytesRead": stats.bytes_read,
+                "messagesWritten": stats.messages_written,
+                "bytesWritten": stats.bytes_written,
+                "invalidMessagesRead": stats.invalid_messages_read,
+            }
+
+        fields = {"first": first, "uncleanable": bound, "dedupe": slots * KAFKA_SLOT_BYTES, "loadFactor": 0.9}
+        self._both("clean", fields, mine)
+        self.compare_dumps()
+        return True
+
+    def _cleanable(self) -> tuple[int, int, int]:
+        """(first dirty offset, end of what may be cleaned, its bytes), the same for both."""
+        log, now = self.ours, self.now_ms
+        offsets = offsets_to_clean(log, self.cleaned_to, now)
+        found = log_to_clean(log, offsets.first_dirty_offset, offsets.first_uncleanable_offset, now)
+        theirs = self.oracle.cleanable(self.cleaned_to, now=now)
+        mine = (found.first_dirty_offset, found.first_uncleanable_offset, found.cleanable_bytes)
+        expected = (theirs["firstDirtyOffset"], theirs["firstUncleanableOffset"], theirs["cleanableBytes"])
+        if theirs["lastStableOffset"] == log.last_stable_offset:
+            assert mine == expected, f"to clean: Kafka {expected}, compactd {mine} after\n{self.story()}"
+        # Where the two see the last stable offset in different places (`compare_state`), the lower one holds for both.
+        return min(mine, expected, key=lambda each: each[1])
+
+    def _leased(self) -> LeasedPartition:
+        """What the log's owner tells a cleaner of it."""
+        log, interval = self.ours, self.ours.config.index_interval_bytes
+        segments = [
+            LogSegment(log.directory, each.base_offset, each.size, each.last_modified_ms, interval)
+            for each in log.segments[:-1]
+        ]
+        segments.append(LogSegment(log.directory, log.active_segment.base_offset, 0, 0, interval))
+        return LeasedPartition(
+            topic_partition=log.topic_partition,
+            directory=log.directory,
+            config=log.config,
+            segments=segments,
+            log_start_offset=log.log_start_offset,
+            log_end_offset=log.log_end_offset,
+            high_watermark=log.high_watermark,
+            producers=ProducerState(),
+            active=log.active_producers(self.now_ms),
+        )
+
+    def truncated(self, offset: int) -> None:
+        """The cleaner's checkpoint follows a truncation (LogCleaner.maybeTruncateCheckpoint)."""
+        if self.cleaned_to is not None:
+            self.cleaned_to = min(self.cleaned_to, offset)
+
     # ---- ends and beginnings
 
     def reopen(self, *, clean: bool, checkpointed: bool = True) -> None:
@@ -308,6 +400,14 @@ class Twins:
                 f"{name}: Kafka {len(content)} {content[:400].hex()}\ncompactd {len(mine[name])} {mine[name][:400].hex()}"
                 f"\nafter\n{self.story()}"
             )
+
+    def compare_dumps(self) -> None:
+        """Every .log as it is, closed or open, byte for byte."""
+        for segment in self.ours.segments:
+            name = names.log_name(segment.base_offset)
+            mine = segment.read(0, segment.size)
+            theirs = (self.kafka_dir / name).read_bytes()[: segment.size]
+            assert mine == theirs, f"{name}: Kafka {theirs.hex()}\ncompactd {mine.hex()}\nafter\n{self.story()}"
 
     def story(self) -> str:
         return "\n".join(self.history[-60:])

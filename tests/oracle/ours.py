@@ -7,11 +7,14 @@ import time
 from pathlib import Path
 
 from compactd.config.settings import TopicConfig
+from compactd.storage.cleaning.aborted import AbortedTransactions
+from compactd.storage.cleaning.cleanable import segments_between
 from compactd.storage.cleaning.run import CleanJob, CleanOptions, PartitionReport, clean_partition
 from compactd.storage.kernel import native_kernel, reference_kernel
 from compactd.storage.kernel.interface import Kernel
 from compactd.storage.names import parse_partition_dir
 from compactd.storage.partition import Partition
+from compactd.storage.records.batch import read_batches
 from tests.oracle.driver import topic_settings
 from tests.oracle.replay import KAFKA_SLOT_BYTES, Cleaning
 
@@ -68,3 +71,24 @@ def clean(directory: Path, cleaning: Cleaning, kernel: Kernel, once: bool = True
     for path in report.deleted:
         path.unlink(missing_ok=True)  # a later round replaced the same file again
     return report
+
+
+def hides_commits(partition: Partition, first: int, bound: int) -> bool:
+    """Whether Kafka's pass one takes committed records for aborted: compactd does not (test_kafka_faults.py).
+
+    It is told of every transaction in the index of the first dirty segment, also of those whose marker lies before the
+    batches that it reads; these never end for it, and what their producers commit is not mapped. `first`, `bound`: the
+    dirty range.
+    """
+    dirty = segments_between(partition.segments, first, bound)
+    position = dirty[0].offset_index.lookup(first)[1] if dirty else 0
+    read = [
+        batch.header
+        for segment in dirty
+        for batch in read_batches(segment.log_path, position if segment is dirty[0] else 0, segment.size)
+    ]
+    if not read:
+        return False
+    aborted = AbortedTransactions(partition.segments).collect(first, partition.log_start_offset, bound)
+    over = {entry.producer_id for entry in aborted if entry.last_offset < read[0].base_offset}
+    return any(h.is_transactional and not h.is_control and h.producer_id in over for h in read)

@@ -14,16 +14,15 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from compactd.storage.cleaning.aborted import AbortedTransactions
-from compactd.storage.cleaning.cleanable import segments_between
 from compactd.storage.cleaning.run import PartitionReport
 from compactd.storage.names import log_name
-from compactd.storage.records.batch import iter_batches, read_batches
+from compactd.storage.records.batch import iter_batches
 from compactd.storage.records.codecs import compress, decompress
 from tests.oracle.compare import GZIP, SNAPPY, compare
 from tests.oracle.corners import CORNERS, LOST_INDEX_CORNERS
 from tests.oracle.driver import Answer, Oracle, record
 from tests.oracle.ours import clean, kernels, load
+from tests.oracle.ours import hides_commits as log_hides_commits
 from tests.oracle.replay import Cleaning, Kill, play
 from tests.oracle.scenario import Scenario
 from tests.strategies import TIMEOUT, examples, scenarios
@@ -106,25 +105,9 @@ def compare_all_rounds(
 
 
 def hides_commits(cleaning: Cleaning) -> bool:
-    """Whether Kafka's pass one takes committed records for aborted: compactd does not (test_kafka_faults.py).
-
-    It is told of every transaction in the index of the first dirty segment, also of those whose marker lies before the
-    batches that it reads; these never end for it, and what their producers commit is not mapped.
-    """
-    first, bound = cleaning.first_dirty_offset, cleaning.first_uncleanable_offset
+    """`ours.hides_commits` of a directory that is about to be cleaned."""
     partition = load(cleaning.image.before, cleaning)
-    dirty = segments_between(partition.segments, first, bound)
-    position = dirty[0].offset_index.lookup(first)[1] if dirty else 0
-    read = [
-        batch.header
-        for segment in dirty
-        for batch in read_batches(segment.log_path, position if segment is dirty[0] else 0, segment.size)
-    ]
-    if not read:
-        return False
-    aborted = AbortedTransactions(partition.segments).collect(first, partition.log_start_offset, bound)
-    over = {entry.producer_id for entry in aborted if entry.last_offset < read[0].base_offset}
-    return any(h.is_transactional and not h.is_control and h.producer_id in over for h in read)
+    return log_hides_commits(partition, cleaning.first_dirty_offset, cleaning.first_uncleanable_offset)
 
 
 def check(cleaning: Cleaning, ours: Path, report: PartitionReport, loose_codecs: frozenset[int]) -> None:

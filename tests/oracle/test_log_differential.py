@@ -15,11 +15,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
+from compactd.storage.kernel.interface import Kernel
 from compactd.storage.records.builder import build_batch, control_batch
 from compactd.storage.records.legacy import build_message_set
 from compactd.storage.records.record import Record
 from tests.oracle.driver import Oracle
 from tests.oracle.live import Twins
+from tests.oracle.ours import kernels
 from tests.strategies import examples
 
 pytestmark = pytest.mark.kafka
@@ -34,7 +36,7 @@ configs = st.fixed_dictionaries(
         "internal.segment.bytes": st.sampled_from([1000, 400, 5000, 100_000]),
         "index.interval.bytes": st.sampled_from([100, 0, 1, 4096]),
         "segment.index.bytes": st.sampled_from([4096, 60]),
-        "cleanup.policy": st.sampled_from(["delete", "compact", "compact,delete"]),
+        "cleanup.policy": st.sampled_from(["compact", "compact", "compact,delete", "delete"]),
         "segment.ms": st.sampled_from([DAY_MS * 365, HOUR_MS]),
         "max.message.bytes": st.sampled_from([1_000_000, 300]),
         "message.timestamp.type": st.sampled_from(["CreateTime", "CreateTime", "LogAppendTime"]),
@@ -44,6 +46,8 @@ configs = st.fixed_dictionaries(
         "retention.ms": st.sampled_from([DAY_MS, -1, 0]),
         "message.timestamp.after.max.ms": st.sampled_from([HOUR_MS, 2**62]),
         "preallocate": st.sampled_from([False, False, True]),
+        "delete.retention.ms": st.sampled_from([DAY_MS, 0, HOUR_MS]),
+        "min.compaction.lag.ms": st.sampled_from([0, 0, 0, HOUR_MS]),
     }
 )
 keys = st.sampled_from([b"a", b"b", b"c", b"", b"k" * 40])
@@ -219,6 +223,16 @@ class LiveLogs(RuleBasedStateMachine):
             self.twins.simple("retain", lambda: self.twins.ours.delete_old_segments(self.twins.now_ms))
 
     @rule(
+        slots=st.sampled_from([8, 30, 5000]),
+        kernel=st.sampled_from(kernels()),
+        roll=st.sampled_from([True, True, False]),
+    )
+    def clean(self, slots: int, kernel: Kernel, roll: bool) -> None:
+        if roll and self.twins.ours.active_segment.size:
+            self.roll()
+        self.twins.clean(slots, kernel)
+
+    @rule(
         name=st.sampled_from(["retention.bytes", "index.interval.bytes", "cleanup.policy", "compression.type"]),
         drawn=st.data(),
     )
@@ -226,7 +240,7 @@ class LiveLogs(RuleBasedStateMachine):
         values = {
             "retention.bytes": [-1, 0, 700],
             "index.interval.bytes": [0, 100],
-            "cleanup.policy": ["delete", "compact"],
+            "cleanup.policy": ["delete", "compact", "compact"],
             "compression.type": ["producer", "lz4", "gzip"],
         }
         self.twins.reconfigure(**{name: drawn.draw(st.sampled_from(values[name]))})
@@ -242,6 +256,7 @@ class LiveLogs(RuleBasedStateMachine):
         self.twins.simple("truncate", lambda: log.truncate_to(offset, self.twins.now_ms), offset=offset)
         # Kafka writes the checkpoint after a truncation.
         self.twins.recovery_point = min(self.twins.recovery_point, log.recovery_point)
+        self.twins.truncated(offset)
         self._forget_sequences()
 
     @rule(ahead=st.sampled_from([0, 5]))
