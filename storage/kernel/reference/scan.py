@@ -53,6 +53,9 @@ class _Producer:
             return
         transactional = bool(flags & TRANSACTIONAL)
         needed = not self._seen or transactional != self._in_transaction
+        if self._in_transaction and not transactional:
+            # Against the rules: whoever goes by the batches stops here, and those before it are the last.
+            self.flush()
         self._seen = True
         self._in_transaction = self._in_transaction or transactional
         if needed:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from compactd.config.errors import CompactdError, CorruptFileError, StorageIOError
@@ -91,7 +91,24 @@ def test_native_equals_reference(
         assert native(*arguments) == reference.scan_segment(*arguments)
 
 
+def _broken_transaction() -> bytes:
+    """A producer leaves its transaction without a marker, and goes on for more batches than are remembered."""
+    data = control_batch("commit", 0, NOW, 5, 0)
+    for number in range(8):
+        records = [Record(1 + number, NOW, b"k", b"v")]
+        data += build_batch(
+            records,
+            base_offset=1 + number,
+            transactional=number == 1,
+            producer_id=5,
+            producer_epoch=0,
+            base_sequence=number,
+        )
+    return data
+
+
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(data=_broken_transaction())
 @given(data=segments())
 def test_the_kept_batches_lead_to_the_same_producers(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "00000000000000000000.log"

@@ -301,7 +301,7 @@ fn push_time(found: &mut Scan, base: i64, last_time: &mut i64) {
 }
 
 /// Keeps of a producer's batches those from which the same state comes as from all: its first, the first of each
-/// transaction, every marker, what is against the rules, and the last five before each marker and at the end.
+/// transaction, every marker, what is against the rules, and the last five before either and at the end.
 fn keep(producer: &mut Producer, events: &mut Vec<Event>, event: Event, flags: u8) {
     if flags & CONTROL != 0 {
         flush(producer, events);
@@ -312,6 +312,10 @@ fn keep(producer: &mut Producer, events: &mut Vec<Event>, event: Event, flags: u
     }
     let transactional = flags & TRANSACTIONAL != 0;
     let needed = !producer.seen || transactional != producer.in_transaction;
+    if producer.in_transaction && !transactional {
+        // Against the rules: whoever goes by the batches stops here, and those before it are the last.
+        flush(producer, events);
+    }
     producer.seen = true;
     producer.in_transaction |= transactional;
     if needed {
