@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -35,7 +36,16 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def connect(daemon: Daemon) -> RawClient:
-    return RawClient(int(daemon.bootstrap.rsplit(":", 1)[1]))
+    """A daemon without partitions says that it serves a moment before its broker listens."""
+
+    def attempt() -> RawClient | None:
+        with contextlib.suppress(ConnectionRefusedError):
+            return RawClient(int(daemon.bootstrap.rsplit(":", 1)[1]))
+        return None
+
+    found = until(attempt, "a connection")
+    assert found is not None
+    return found
 
 
 class Split:
