@@ -43,6 +43,9 @@ ERRORS = {
     "OffsetOutOfRangeException": {"OffsetOutOfRangeError"},
 }
 
+#: Operations with which Kafka finds out anew which transaction is the first that is open.
+_LOOKS_AGAIN = frozenset({"lead", "appendRaw", "highWatermark", "startOffset", "truncateFully"})
+
 
 @dataclass
 class Twins:
@@ -64,6 +67,8 @@ class Twins:
     apart: bool = False
     #: After a truncation: Kafka may take transactions for stable that are not.
     forgetful: bool = False
+    #: After a truncation: Kafka may tell the last stable offset of before.
+    stale: bool = False
     history: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -157,6 +162,8 @@ class Twins:
             self.ours.save()  # Kafka's background writes happen at once here
             return {}
 
+        if op == "truncate":
+            self.stale = True
         return self._both(op, fields, mine)
 
     def _both(self, op: str, fields: dict[str, Any], mine: Callable[[], Answer]) -> Answer | None:
@@ -184,6 +191,7 @@ class Twins:
             return None
         assert refused is None, f"only Kafka refused: {refused} {reason} after\n{self.story()}"
         assert theirs is not None
+        self.stale &= op not in _LOOKS_AGAIN
         for key, value in answer.items():
             expected = theirs.get(key, [] if key == "aborted" else None)
             assert expected == value, f"{op} {key}: Kafka {expected}, compactd {value} after\n{self.story()}"
@@ -331,7 +339,7 @@ class Twins:
             now_ms=self.now_ms,
         )
         self.log = PartitionLog(loaded, now_ms=self.now_ms)
-        self.follows = True
+        self.follows, self.stale = True, False
         self.ours.update_high_watermark(self.ours.log_end_offset)
         self.compare_state()
         self.apart = False
@@ -382,11 +390,12 @@ class Twins:
         theirs["segments"] = segments
         # Where the log starts inside an open transaction Kafka 4.4.0 gives the base offset of the batch that holds the
         # start or follows it: below the start for the one, in a gap's far end for the other.
-        # After a truncation it looks at open transactions anew only with the next append, and forgets completed ones whose
-        # marker the high watermark has not passed.
+        # After a truncation it looks at open transactions anew only with the next append, so that those which are gone still
+        # hold it back, and forgets completed ones whose marker the high watermark has not passed.
         self.forgetful &= bool(log.producers.unreplicated_txns or log.producers.ongoing_txns)
         cautious = self.forgetful and mine["lastStableOffset"] <= theirs["lastStableOffset"]
-        if log.first_unstable_offset == log.log_start_offset or cautious:
+        stale = self.stale and mine["lastStableOffset"] >= theirs["lastStableOffset"]
+        if log.first_unstable_offset == log.log_start_offset or cautious or stale:
             mine["lastStableOffset"] = theirs["lastStableOffset"]
         theirs["producers"] = sorted(theirs["producers"])
         assert mine == theirs, f"Kafka {theirs}\ncompactd {mine}\nafter\n{self.story()}"

