@@ -271,12 +271,14 @@ class LogLoader:
 
     def _recover_log(self, snapshots: ProducerSnapshots) -> int:
         """Recovers from the recovery point on after an unclean stop; returns the log end offset (facts 8.4)."""
+        end = None
         if not self.clean_shutdown:
             self._recover_unflushed(snapshots)
         elif self.segments:
-            self._cut_torn_tail()
+            end = self._cut_torn_tail()
         if self.segments:
-            end = self.segments[-1].next_offset()
+            if end is None:
+                end = self.segments[-1].next_offset()
             if end >= self.log_start_offset:
                 return end
             self._empty_log(snapshots, end)
@@ -305,14 +307,15 @@ class LogLoader:
         """
         self._delete_segments(later, f"it lies behind the damage in {damaged.log_path.name}")
 
-    def _cut_torn_tail(self) -> None:
-        """The marker says that the log is whole. Where its last batch is torn all the same, it is recovered."""
+    def _cut_torn_tail(self) -> int | None:
+        """The marker says that the log is whole: its end offset. None where its last batch was torn, and is recovered."""
         active = self.segments[-1]
         try:
-            active.next_offset()
+            return active.next_offset()
         except CorruptBatchError as error:
             self._note(WARNING, active.log_path, f"after a clean stop: {error.reason} at byte {error.position}")
             self._recover_segment(active)
+            return None
 
     def _empty_log(self, snapshots: ProducerSnapshots, end: int) -> None:
         reason = f"the log ends at {end}, below its log start offset {self.log_start_offset}"
