@@ -15,7 +15,7 @@ import click
 
 from compactd.config.errors import NoSpaceError
 from compactd.scripts.bench.kafka import Kafka
-from compactd.scripts.bench.log_cases import LogBench, Measured, bytes_needed, choose_cases
+from compactd.scripts.bench.log_cases import LogBench, Measured, bytes_needed, choose_cases, runs
 from compactd.scripts.bench.machine import Machine
 from compactd.scripts.output import Progress, Table, print_json, print_line, warn, warn_about_reference_kernel
 from compactd.storage import files
@@ -28,6 +28,7 @@ _TIMED = (
     "Timed: the calls of the library alone, from bytes in memory to bytes in the page cache and back; one thread each.",
     "An append checks the batch, gives it offsets and writes it, and the high watermark follows; a read finds its place",
     "and reads into memory. Where fsyncs are asked for both do the same. Recovery reads a whole log without a marker.",
+    "A start loads partitions of two log dirs that were stopped in order, with two threads for each dir.",
 )
 
 
@@ -68,7 +69,7 @@ def command(scale: float, repeat: int, cases: tuple[str, ...], directory: Path |
         with Kafka(_HEAP) as kafka:
             _announce(machine, kafka, scale, repeat, as_json)
             bench = LogBench(kafka, root, scale, repeat)
-            with Progress("bench", len(chosen) * (repeat + 2)) as progress:
+            with Progress("bench", sum(runs(case, repeat) for case in chosen)) as progress:
                 for case in chosen:
                     found = bench.measure(case, lambda case=case: progress.advance(1, str(case)))  # type: ignore[misc]
                     measured.append(found)
@@ -107,6 +108,7 @@ def _announce(machine: Machine, kafka: Kafka, scale: float, repeat: int, as_json
         f"compactd {version('compactd')}, {kernel} kernel, Python {platform.python_version()}.",
         *_TIMED,
         f"Two runs of each case are discarded, then {repeat} are timed in turn; figures are of the quickest.",
+        "Of a start one is discarded, and three are timed at most.",
         "× min and × median: Kafka's seconds divided by compactd's.",
         "",
     ):

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from compactd.config.errors import UsageError
-from compactd.config.settings import TopicConfig
+from compactd.config.settings import StorageConfig, TopicConfig
 from compactd.scripts.bench.kafka import Kafka
 from compactd.storage.loader import load_log
 from compactd.storage.log import PartitionLog
+from compactd.storage.log_dir import LogDir
+from compactd.storage.log_manager import LogManager
+from compactd.storage.names import TopicPartition
 from compactd.storage.records.builder import build_batch
 from compactd.storage.records.codecs import Codec
 from compactd.storage.records.record import Record
@@ -26,6 +29,10 @@ CLOCK_MS = 1_700_000_000_000
 #: Calls that are thrown away first: the JVM compiles what it runs often.
 _WARM_UPS = 2
 _DISTINCT = 64
+#: Of a start: log dirs, and batches in each partition.
+_LOG_DIRS = ("dir-1", "dir-2")
+_BATCHES_TO_LOAD = 10
+_SMALL_PARTITION = 6 * 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +40,12 @@ class Case:
     """One line of the table."""
 
     name: str
-    #: append, read or recover.
+    #: append, read, recover or load.
     kind: str
     records: int = 100
     value_size: int = 100
     codec: Codec = Codec.NONE
-    #: Appends (or fetches) that are timed, at full size.
+    #: Appends (fetches, or partitions) that are timed, at full size.
     count: int = 5000
     settings: tuple[tuple[str, str], ...] = ()
     idempotent: bool = False
@@ -46,6 +53,8 @@ class Case:
     flush_every: int = 0
     fetch_bytes: int = 1 << 20
     in_order: bool = True
+    #: Runs of each side, warm-ups included, where more would take too long.
+    most_runs: int = 1 << 10
 
     def __str__(self) -> str:
         return self.name
@@ -74,6 +83,7 @@ ALL_CASES: tuple[Case, ...] = (
     Case("read one batch of 1 record", "read", 1, count=20000, fetch_bytes=1, in_order=False),
     Case("recover after a crash", "recover", 100, count=20000),
     Case("recover after a crash, zstd", "recover", 100, codec=Codec.ZSTD, count=20000),
+    Case("load 10,000 partitions", "load", 1, count=10_000, most_runs=4),
 )
 
 
@@ -128,15 +138,21 @@ class LogBench:
         """Both sides in turn, `repeat` times, the warm-ups left out."""
         count = max(1, round(case.count * self.scale))
         batches = _batches(case, count)
-        run = {"append": self._append, "read": self._read, "recover": self._recover}[case.kind]
+        run = {"append": self._append, "read": self._read, "recover": self._recover, "load": self._load}[case.kind]
         measured = Measured(case, count, 0)
-        for number in range(-_WARM_UPS, self.repeat):
+        if case.kind == "load":
+            self._make_dirs(case, count, batches[0])
+        warm_ups, runs = _runs(case, self.repeat)
+        for number in range(-warm_ups, runs):
             kafka, ours, moved = run(case, count, batches)
             measured.bytes = moved
             if number >= 0:
                 measured.kafka.append(kafka)
                 measured.compactd.append(ours)
             advance()
+        if case.kind == "load":
+            for side in (self._ours, self._kafkas):
+                shutil.rmtree(side.parent)
         return measured
 
     # ---- appends
@@ -206,6 +222,48 @@ class LogBench:
         shutil.rmtree(self._ours)
         return kafka, ours, size
 
+    # ---- start
+
+    def _make_dirs(self, case: Case, count: int, batch: bytes) -> None:
+        """Two log dirs for each side with `count` partitions in all, as an orderly stop leaves them."""
+        log = self._new_log(case)
+        for _ in range(_BATCHES_TO_LOAD):
+            log.append_as_leader(bytearray(batch), leader_epoch=0, now_ms=CLOCK_MS)
+        log.close()
+        content = {path.name: path.read_bytes() for path in self._ours.iterdir()}
+        shutil.rmtree(self._ours)
+        names = [TopicPartition("bench", number) for number in range(count)]
+        for side in (self._ours.parent, self._kafkas.parent):
+            for number, directory in enumerate(_log_dirs(side)):
+                directory.mkdir()
+                here = names[number :: len(_LOG_DIRS)]
+                for name in here:
+                    made = directory / str(name)
+                    made.mkdir()
+                    for file, data in content.items():
+                        (made / file).write_bytes(data)
+                LogDir(directory).recovery_points.write(dict.fromkeys(here, log.log_end_offset))
+
+    def _load(self, case: Case, count: int, _batches: list[bytes]) -> tuple[float, float, int]:
+        ours, kafkas = _log_dirs(self._ours.parent), _log_dirs(self._kafkas.parent)
+        for directory in (*ours, *kafkas):
+            LogDir(directory).write_clean_shutdown(-1)
+        storage, config = StorageConfig(), TopicConfig.from_strings(dict(case.settings))
+        threads = storage.num_recovery_threads_per_data_dir
+        answer = self.kafka.request(
+            "loadAll", dirs=list(map(str, kafkas)), config=dict(case.settings), threads=threads, now=CLOCK_MS
+        )
+        manager = LogManager(ours, lambda _: config, storage)
+        began = time.perf_counter()
+        manager.start(CLOCK_MS)
+        seconds = time.perf_counter() - began
+        logs = list(manager.logs())
+        assert len(logs) == answer["logs"] == count, f"Kafka loaded {answer['logs']} logs and compactd {len(logs)}"
+        for log in logs:
+            log.close(orderly=False)
+        manager.release()
+        return answer["seconds"], seconds, answer["bytes"]
+
     # ---- both sides' logs
 
     @property
@@ -235,6 +293,21 @@ class LogBench:
     def _drop(self, log: PartitionLog) -> None:
         log.close(orderly=False)
         shutil.rmtree(self._ours)
+
+
+def _runs(case: Case, repeat: int) -> tuple[int, int]:
+    """(runs that are thrown away first, timed runs)"""
+    warm_ups = min(_WARM_UPS, max(case.most_runs - repeat, 1))
+    return warm_ups, min(repeat, case.most_runs - warm_ups)
+
+
+def runs(case: Case, repeat: int) -> int:
+    """Of each side, timed or not."""
+    return sum(_runs(case, repeat))
+
+
+def _log_dirs(side: Path) -> list[Path]:
+    return [side / name for name in _LOG_DIRS]
 
 
 def _append_all(log: PartitionLog, batches: list[bytes], rounds: int, flush_every: int) -> None:
@@ -275,5 +348,10 @@ def _text(data: bytes) -> str:
 
 def bytes_needed(cases: Sequence[Case], scale: float) -> int:
     """Room on the disk for the largest case, both sides, with something to spare."""
-    largest = max(case.count * case.records * (case.value_size + 40) for case in cases)
+    largest = max(case.count * _bytes_each(case) for case in cases)
     return round(3 * max(largest * scale, 1 << 20)) + os.stat(os.curdir).st_blksize  # noqa: PTH116
+
+
+def _bytes_each(case: Case) -> int:
+    """Of an append, or of a partition's small files, which take up a block each."""
+    return _SMALL_PARTITION if case.kind == "load" else case.records * (case.value_size + 40)

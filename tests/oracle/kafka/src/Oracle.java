@@ -131,6 +131,7 @@ public class Oracle {
                 if (!MANAGERS.containsKey(id)) throw new IllegalStateException("no manager " + id);
                 MANAGERS.get(id).serve(op, q, a);
             }
+            case "loadAll" -> OracleStart.serve(q, a);
             case "createTopics", "produce", "consume", "commitOffsets", "groupOffsets" -> OracleClient.serve(op, q, a);
             default -> log(id).serve(op, q, a);
         }
