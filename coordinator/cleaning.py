@@ -16,16 +16,15 @@ from pathlib import Path
 import msgspec
 
 from compactd.config.errors import CompactdError
-from compactd.coordinator import cleaning_control
-from compactd.coordinator.cleaning_choice import EXPECTED_KEPT, Weighed, blocking_reason, gain, room_needed, weigh
+from compactd.coordinator import cleaning_control, cleaning_status
+from compactd.coordinator.cleaning_choice import EXPECTED_KEPT, Weighed, gain, room_needed, round_bounds, weigh
 from compactd.coordinator.cleaning_job import Job
-from compactd.coordinator.control_messages import CleaningStatus, Control, PartitionStatus
+from compactd.coordinator.control_messages import CleaningStatus, Control
 from compactd.coordinator.interfaces import Frame, WorkerId
 from compactd.coordinator.quarantine import Quarantine
 from compactd.coordinator.requests import WORKER_GONE
 from compactd.coordinator.retention import queue_deleted
 from compactd.storage import files
-from compactd.storage.cleaning.cleanable import upper_bound
 from compactd.storage.cleaning.cleaner_checkpoints import CleanerCheckpoints
 from compactd.storage.names import TopicPartition
 from compactd.workers.messages import (
@@ -40,7 +39,6 @@ from compactd.workers.messages import (
     Message,
     PartitionState,
     PrepareClean,
-    SegmentState,
 )
 
 _log = logging.getLogger(__name__)
@@ -76,7 +74,7 @@ class CleaningScheduler:
         self._started = False
         self._stopping: Callable[[], None] | None = None
         self._soon = False
-        self._held_by = ""
+        self.held_by = ""
         #: Monotonic seconds until which a log is left alone.
         self._held: dict[TopicPartition, float] = {}
         #: How many cleaners died in a row while they had a log.
@@ -177,18 +175,7 @@ class CleaningScheduler:
         cleaning_control.handle(self, request, answer)
 
     def status(self, all_partitions: bool) -> CleaningStatus:
-        now = self.frame.clock.now_ms()
-        partitions = [self._partition_status(weighed, now) for weighed in self.weighed.values()]
-        if not all_partitions:
-            partitions = [p for p in partitions if p.dirty_bytes or p.blocked_by.startswith(("set aside", "paused"))]
-        partitions.sort(key=lambda p: (-(p.dirty_ratio or 0.0), p.name))
-        return CleaningStatus(
-            jobs=tuple(job.status() for job in self.jobs.values()),
-            partitions=tuple(partitions),
-            quarantine=self.quarantine.status(),
-            paused=tuple(sorted(self.paused)),
-            held_by=self._held_by,
-        )
+        return cleaning_status.build(self, all_partitions)
 
     def stop(self, stopped: Callable[[], None]) -> None:
         self._stopping = stopped
@@ -252,7 +239,7 @@ class CleaningScheduler:
             return
         busy = {job.cleaner for job in self.jobs.values()}
         idle = [worker for worker in self.frame.workers("cleaner") if worker not in busy]
-        self._held_by = ""
+        self.held_by = ""
         if not idle:
             return
         queue = self._queue()
@@ -272,7 +259,7 @@ class CleaningScheduler:
             for name, weighed in self.weighed.items()
             if name not in self.jobs
             and name not in self._held
-            and not self._is_paused(name)
+            and not self.is_paused(name)
             and (name in self.forced or (weighed.log.wants_cleaning and not self.quarantine.holds(str(name), now)))
         ]
         tight = {log_dir for log_dir in {weighed.state.log_dir for _, weighed in free} if _is_tight(log_dir)}
@@ -298,10 +285,10 @@ class CleaningScheduler:
         try:
             free = files.free_bytes(weighed.state.log_dir)
         except CompactdError as error:
-            self._held_by = str(error)
+            self.held_by = str(error)
             return False
         if free < needed:
-            self._held_by = (
+            self.held_by = (
                 f"{weighed.name} waits for space: a clean needs {needed:,} bytes in {weighed.state.log_dir}, "
                 f"{free:,} are free"
             )
@@ -334,7 +321,8 @@ class CleaningScheduler:
         if job.aborting:
             self._end_idle(job)
             return
-        bounds = self._bounds(job, message)
+        weighed = self.weighed.get(job.partition)
+        bounds = round_bounds(weighed, message, self.offsets.get(job.partition), job.forced) if weighed else None
         if bounds is None:
             self._asked_for(job)
             self._end_idle(job)
@@ -354,37 +342,6 @@ class CleaningScheduler:
             self._end(job)
             return
         self._share_throttle()
-
-    def _bounds(self, job: Job, told: CleanJob) -> tuple[int, int] | None:
-        """First dirty and first uncleanable offset of the round, by the log as it is now; None: nothing to do."""
-        weighed = self.weighed.get(job.partition)
-        if weighed is None:
-            return None
-        closed = tuple(
-            SegmentState(base_offset=s.base_offset, size=s.size, largest_timestamp=-1, first_batch_timestamp=-1)
-            for s in told.segments
-        )
-        state = msgspec.structs.replace(
-            weighed.state,
-            log_start_offset=told.log_start_offset,
-            log_end_offset=told.log_end_offset,
-            high_watermark=told.high_watermark,
-            last_stable_offset=told.last_stable_offset,
-            active_base_offset=told.active_base_offset,
-            closed=closed,
-        )
-        # Without timestamps there is no lag in here: what it holds back was found when the log was weighed.
-        now = weigh(state, told.config, self.offsets.get(job.partition), told.now_ms)
-        first_dirty, bound = now.log.first_dirty_offset, now.log.first_uncleanable_offset
-        lagging = weighed.offsets.lagging_segment
-        if lagging is not None and not job.forced:
-            bound = min(bound, upper_bound(now.log.partition, max(first_dirty, lagging.base_offset)))
-        if first_dirty < bound:
-            return first_dirty, bound
-        if job.forced and told.segments and told.segments[0].base_offset < bound:
-            # Nothing is dirty, yet a person asked: expired tombstones may go.
-            return told.log_start_offset, bound
-        return None
 
     def _swap(self, job: Job, ready: GroupReady) -> None:
         if job.aborting:
@@ -557,32 +514,8 @@ class CleaningScheduler:
     def _lane_failed(self, error: Exception) -> None:
         _log.error(f"the cleaning side could not use its files: {error}")
 
-    def _is_paused(self, name: TopicPartition) -> bool:
+    def is_paused(self, name: TopicPartition) -> bool:
         return bool(self.paused & {"*", name.topic, str(name)})
-
-    def _partition_status(self, weighed: Weighed, now: int) -> PartitionStatus:
-        state, log, name = weighed.state, weighed.log, weighed.log.partition.topic_partition
-        blocked, clears = blocking_reason(weighed, now)
-        entry = self.quarantine.get(weighed.name)
-        if name in self.jobs:
-            blocked, clears = "", None
-        elif self._is_paused(name):
-            blocked, clears = "paused by compactd pause", None
-        elif entry is not None and now < entry.retry_at_ms:
-            blocked, clears = f"set aside: {entry.reason}", entry.retry_at_ms
-        return PartitionStatus(
-            name=weighed.name,
-            log_dir=state.log_dir,
-            log_start_offset=state.log_start_offset,
-            log_end_offset=state.log_end_offset,
-            size=sum(segment.size for segment in state.closed) + state.active_size,
-            segments=len(state.closed) + 1,
-            dirty_ratio=log.cleanable_ratio if log.total_bytes else None,
-            dirty_bytes=log.cleanable_bytes,
-            first_dirty_offset=log.first_dirty_offset,
-            blocked_by=blocked,
-            clears_at_ms=clears,
-        )
 
 
 def _is_tight(log_dir: str) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from compactd.config.settings import TopicConfig
 from compactd.storage.cleaning.cleanable import (
     Blocker,
@@ -12,9 +14,10 @@ from compactd.storage.cleaning.cleanable import (
     OffsetsToClean,
     log_to_clean,
     offsets_to_clean,
+    upper_bound,
 )
 from compactd.storage.names import TopicPartition
-from compactd.workers.messages import PartitionState, SegmentState
+from compactd.workers.messages import CleanJob, PartitionState, SegmentState
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +130,34 @@ def gain(weighed: Weighed, kept: float) -> float:
     total = weighed.log.total_bytes
     written = total * min(max(kept, 0.01), 1.0)
     return (total - written) / written if written else 0.0
+
+
+def round_bounds(weighed: Weighed, told: CleanJob, checkpoint: int | None, forced: bool) -> tuple[int, int] | None:
+    """First dirty and first uncleanable offset of a round, by the log as its owner has just told; None: nothing to do.
+
+    `forced`: a person asked, so min.compaction.lag.ms does not count, and a log that is all clean is read once more.
+    """
+    closed = tuple(
+        SegmentState(base_offset=s.base_offset, size=s.size, largest_timestamp=-1, first_batch_timestamp=-1)
+        for s in told.segments
+    )
+    state = msgspec.structs.replace(
+        weighed.state,
+        log_start_offset=told.log_start_offset,
+        log_end_offset=told.log_end_offset,
+        high_watermark=told.high_watermark,
+        last_stable_offset=told.last_stable_offset,
+        active_base_offset=told.active_base_offset,
+        closed=closed,
+    )
+    # Without timestamps there is no lag in here: what it holds back was found when the log was weighed.
+    now = weigh(state, told.config, checkpoint, told.now_ms)
+    first_dirty, bound = now.log.first_dirty_offset, now.log.first_uncleanable_offset
+    lagging = weighed.offsets.lagging_segment
+    if lagging is not None and not forced:
+        bound = min(bound, upper_bound(now.log.partition, max(first_dirty, lagging.base_offset)))
+    if first_dirty < bound:
+        return first_dirty, bound
+    if forced and told.segments and told.segments[0].base_offset < bound:
+        return told.log_start_offset, bound  # expired tombstones may go
+    return None
