@@ -9,7 +9,7 @@ from typing import Any
 from compactd.storage.kernel.reference import lookup as reference
 from compactd.storage.kernel.reference.lookup import DAMAGED, ELSEWHERE, FOUND, GO_ON, Place
 
-__all__ = ["DAMAGED", "ELSEWHERE", "FOUND", "GO_ON", "Place", "find_batch", "floor_entry"]
+__all__ = ["DAMAGED", "ELSEWHERE", "FOUND", "GO_ON", "Place", "find_batch", "floor_entry", "locate_batch"]
 
 
 def _native() -> Any:
@@ -26,3 +26,9 @@ _chosen = _native()
 #: See the twins for arguments and results: `storage.kernel.reference.lookup`.
 floor_entry: Callable[[bytes | bytearray, int, int, int, int], int] = _chosen.floor_entry
 find_batch: Callable[[bytes, int, int, int | None], Place] = _chosen.find_batch
+
+#: (the offset index or its end, base offset, offset, descriptor, bytes of the segment, bytes to read at once): the first batch
+#: that ends at or above the offset, with its index entry looked up and its place read in one call.
+LocateBatch = Callable[[bytes | bytearray, int, int, int, int, int], tuple[int, int, int, int] | None]
+#: (position, size, base offset, last offset); None where the long way has to tell. A short cut, native only.
+locate_batch: LocateBatch | None = getattr(_chosen, "locate_batch", None)

@@ -14,8 +14,10 @@ __all__ = [
     "TIMESTAMP",
     "Admission",
     "Admitted",
+    "AppendedBatch",
     "RecordError",
     "Summary",
+    "append_batch",
     "compress_area",
     "make_admission",
     "plain_area",
@@ -33,6 +35,17 @@ class Admission(Protocol):
         """Stamps `batch` in place. None, and nothing is changed: it is an unusual one, or has to be refused."""
         ...
 
+
+#: (fields of Admitted, whether the batch was written)
+AppendedBatch = tuple[int, int, int, int, int, bool, bool]
+
+#: (admission, batch, next offset, leader epoch, now ms, descriptor, room in bytes, last offset and largest timestamp that the
+#: segment takes, (id, epoch, next sequence) of a producer): as `Admission.admit`, and the batch is written at the descriptor's
+#: position, unless it is of another producer, in a transaction, or does not fit the segment. OSError: perhaps in part.
+AppendBatch = Callable[
+    [Admission, bytearray | memoryview, int, int, int, int, int, int, int, tuple[int, int, int] | None],
+    AppendedBatch | None,
+]
 
 #: See the twin for arguments and result: `storage.kernel.reference.validate`.
 ValidateBatch = Callable[[bytes | bytearray | memoryview, int, int, int, int, int | None, bool, int, int, int], Summary]
@@ -88,4 +101,6 @@ def make_admission(
     return made
 
 
+#: None where the native kernel is not in use.
+append_batch: AppendBatch | None = getattr(_native(), "append_batch", None)
 validate_batch: ValidateBatch = reference.validate_batch if (_module := _native()) is None else _module.validate_batch

@@ -3,9 +3,11 @@
 
 #![deny(unsafe_code)]
 
+mod append;
 mod batch;
 mod bits;
 mod codecs;
+mod descriptors;
 mod desk;
 mod errors;
 mod header;
@@ -270,7 +272,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(validate::plain_area, module)?)?;
     module.add_function(wrap_pyfunction!(validate::compress_area, module)?)?;
     module.add_class::<validate::Admission>()?;
+    module.add_function(wrap_pyfunction!(append::append_batch, module)?)?;
     module.add_function(wrap_pyfunction!(lookup::floor_entry, module)?)?;
+    module.add_function(wrap_pyfunction!(lookup::locate_batch, module)?)?;
     module.add_function(wrap_pyfunction!(lookup::find_batch, module)?)?;
     module.add_class::<Round>()
 }

@@ -6,6 +6,7 @@ use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 
+use crate::descriptors::read_at;
 use crate::header::{i32_at, i64_at, LOG_OVERHEAD};
 use crate::memory::bytes_of;
 
@@ -32,6 +33,11 @@ fn contiguous() -> PyErr {
 #[pyo3(signature = (data, width, at, size, target, /))]
 pub fn floor_entry(data: PyBuffer<u8>, width: usize, at: usize, size: usize, target: i64) -> PyResult<isize> {
     let bytes = bytes_of(&data).ok_or_else(contiguous)?;
+    Ok(floor_slot(bytes, width, at, size, target) as isize)
+}
+
+/// As `floor_entry`; usize::MAX for -1.
+fn floor_slot(bytes: &[u8], width: usize, at: usize, size: usize, target: i64) -> usize {
     let value = |entry: usize| {
         let place = entry * width + at;
         if size == 8 { i64_at(bytes, place) } else { i32_at(bytes, place).map(i64::from) }
@@ -45,7 +51,58 @@ pub fn floor_entry(data: PyBuffer<u8>, width: usize, at: usize, size: usize, tar
             high = middle;
         }
     }
-    Ok(low as isize - 1)
+    low.wrapping_sub(1)
+}
+
+/// Read at once when looking for a batch, at most.
+const MOST_LOOK: usize = 8192;
+/// After so many reads the search is left to the caller.
+const MOST_READS: usize = 16;
+
+/// (position in the file, size, base offset, last offset)
+type Located = (u64, u64, i64, i64);
+
+/// The first batch of a segment that ends at or above `offset`: its index entry is looked up and believed only if the batch is
+/// where it says. `entries`: the offset index, or its end if that begins at or below `offset`; `end`: bytes of the segment;
+/// `look`: bytes to read at once. None: it is not found so, and the long way (`floor_entry`, `find_batch`) tells why.
+#[pyfunction]
+#[pyo3(signature = (entries, base, offset, fd, end, look, /))]
+pub fn locate_batch(
+    py: Python<'_>,
+    entries: PyBuffer<u8>,
+    base: i64,
+    offset: i64,
+    fd: i32,
+    end: u64,
+    look: usize,
+) -> PyResult<Option<Located>> {
+    let (mut position, mut expected) = (0, None);
+    let bytes = bytes_of(&entries).ok_or_else(contiguous)?;
+    let at = floor_slot(bytes, 8, 0, 4, offset.saturating_sub(base)).checked_mul(8);
+    if let Some((relative, place)) = at.and_then(|at| Some((i32_at(bytes, at)?, i32_at(bytes, at + 4)?))) {
+        if place > 0 && (place as u64) < end {
+            (position, expected) = (place as u64, Some(base.saturating_add(i64::from(relative))));
+        }
+    }
+    // An owner that adds an entry must not find the bytes lent to us.
+    drop(entries);
+    Ok(py.detach(|| {
+        let mut buffer = [0u8; MOST_LOOK];
+        let buffer = &mut buffer[..look.min(MOST_LOOK)];
+        for _ in 0..MOST_READS {
+            if position >= end {
+                return None;
+            }
+            let count = read_at(fd, buffer, position).ok()?;
+            match find_batch(&buffer[..count], end - position, offset, expected) {
+                (FOUND, at, size, first, last) => return Some((position + at as u64, size, first, last)),
+                (GO_ON, at, ..) if at > 0 => position += at as u64,
+                _ => return None,
+            }
+            expected = None;
+        }
+        None
+    }))
 }
 
 /// Looks in `data`, which starts with a batch of which and of what follows `left` bytes are in the segment, for the first batch

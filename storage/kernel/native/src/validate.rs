@@ -17,7 +17,7 @@ use crate::memory::{bytes_of, bytes_of_mut};
 use crate::{record, varint};
 
 /// Smaller batches are done in less time than it takes to give the lock away and get it back.
-const DETACH_FROM: usize = 32 << 10;
+pub const DETACH_FROM: usize = 32 << 10;
 /// What a thread keeps of its decompression buffer between batches.
 const KEPT: usize = 4 << 20;
 
@@ -286,7 +286,7 @@ pub struct Admission {
 }
 
 /// (last offset, largest timestamp, producer id, producer epoch, base sequence, transactional)
-type Admitted = (i64, i64, i64, i16, i32, bool);
+pub type Admitted = (i64, i64, i64, i16, i32, bool);
 
 #[pymethods]
 impl Admission {
@@ -323,7 +323,7 @@ impl Admission {
 }
 
 impl Admission {
-    fn stamp(&self, bytes: &mut [u8], next_offset: i64, leader_epoch: i32, now_ms: i64) -> Option<Admitted> {
+    pub fn stamp(&self, bytes: &mut [u8], next_offset: i64, leader_epoch: i32, now_ms: i64) -> Option<Admitted> {
         let size = bytes.len();
         if size < V2_HEADER || size > self.largest_batch || i32_at(bytes, 8)? as i64 + LOG_OVERHEAD as i64 != size as i64 {
             return None;
