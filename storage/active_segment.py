@@ -14,6 +14,7 @@ from compactd.config.settings import TopicConfig
 from compactd.storage import files, names
 from compactd.storage.files import Output
 from compactd.storage.kernel.interface import AbortedTransaction
+from compactd.storage.kernel.validating import Admission, AppendedBatch, append_batch
 from compactd.storage.live_segment import Home, LiveSegment, Resources
 from compactd.storage.open_files import OpenFile
 from compactd.storage.records.batch import BatchHeader
@@ -103,6 +104,52 @@ class ActiveSegment:
         self._write(data, batches[-1].last_offset)
         for batch in batches:
             self._note(batch.last_offset, batch.max_timestamp, batch.size)
+
+    def append_batch(
+        self,
+        admission: Admission,
+        data: bytearray | memoryview,
+        next_offset: int,
+        leader_epoch: int,
+        now_ms: int,
+        config: TopicConfig,
+        known: tuple[int, int, int] | None,
+    ) -> AppendedBatch | None:
+        """`Admission.admit`, and where nothing speaks against it `append_one` in the same call: the last field tells.
+
+        Written are batches without a producer id, or that are the next of the producer `known` (its id, epoch, next
+        sequence) and in no transaction, of which the settings seen last say that the segment takes them. None as for
+        `Admission.admit`. StorageIOError: nothing was appended.
+        """
+        file = self._file
+        if append_batch is not None and file is not None and config is self._config and files.is_direct():
+            segment = self.segment
+            position = segment.size
+            file.writing = True
+            try:
+                # Every so many appends, and for the first one of a segment, the long way.
+                if not file.closing and self._appends < _TOUCH_EVERY and position and not self.indexes_full:
+                    found = append_batch(
+                        admission, data, next_offset, leader_epoch, now_ms, file.fileno(),
+                        config.segment_bytes - position, self._last_fitting, self._fresh_until, known,
+                    )  # fmt: skip
+                    if found is not None and found[6]:
+                        last_offset, max_timestamp, size = found[0], found[1], len(data)
+                        self._appends += 1
+                        if max_timestamp > segment.largest[0]:
+                            segment.largest = (max_timestamp, last_offset)
+                        if self.bytes_since_last_entry > segment.index_interval_bytes:
+                            self._index(last_offset, position)
+                        self.bytes_since_last_entry += size
+                        segment.size = position + size
+                    return found
+            except OSError as error:
+                self._take_back(file, position)
+                raise files.failed(segment.path(names.log_name), "write", error) from error
+            finally:
+                file.writing = False
+        admitted = admission.admit(data, next_offset, leader_epoch, now_ms)
+        return None if admitted is None else (*admitted, False)
 
     def append_one(self, data: bytearray | memoryview, size: int, last_offset: int, max_timestamp: int) -> int:
         """`append` of a single batch that `must_roll` let pass; returns the segment's new size.

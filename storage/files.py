@@ -103,12 +103,17 @@ class FileLayer:
         return os.access(path, mode, effective_ids=True)
 
 
-_layer = FileLayer()
+_layer = _system = FileLayer()
 
 
 def layer() -> FileLayer:
     """The layer in use."""
     return _layer
+
+
+def is_direct() -> bool:
+    """Whether calls go to the system as they are: then the kernel may write to an open descriptor by itself."""
+    return _layer is _system
 
 
 @contextlib.contextmanager

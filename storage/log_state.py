@@ -18,7 +18,7 @@ from compactd.storage.live_segment import Home, LiveSegment, Resources
 from compactd.storage.loaded_log import LoadedLog
 from compactd.storage.local_log import Background, LocalLog, OffsetPosition, View
 from compactd.storage.partition_metadata import read_partition_metadata, write_partition_metadata
-from compactd.storage.producers import ProducerState
+from compactd.storage.producers import ProducerEntry, ProducerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,8 @@ class LogState:
         #: The short cut for producers' batches, and the settings that it was made for.
         self._admission: Admission | None = None
         self._admission_config: TopicConfig | None = None
+        #: Whose next batch may take the short cut, too.
+        self._last_producer: ProducerEntry | None = None
         self._high_watermark = OffsetPosition(loaded.log_start_offset)
         self._first_unstable: OffsetPosition | None = None
         #: By isolation: a mark and where it lies in the files.

@@ -227,6 +227,13 @@ def follows_on(
     return entry
 
 
+def next_of(state: ProducerState, entry: ProducerEntry) -> tuple[int, int, int] | None:
+    """(id, epoch, first sequence) of the batch that would follow on; None where there is none, as in a transaction."""
+    if entry.current_txn_first_offset is not None or not entry.batches or state.get(entry.producer_id) is not entry:
+        return None
+    return entry.producer_id, entry.producer_epoch, entry.batches[-1].last_sequence + 1
+
+
 def note_batch(entry: ProducerEntry, base_sequence: int, base_offset: int, last_offset: int, timestamp: int) -> None:
     """Takes in a batch that `follows_on`, once it is in the log."""
     delta = last_offset - base_offset
