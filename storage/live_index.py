@@ -24,6 +24,8 @@ from compactd.storage.time_index import LARGEST_RELATIVE
 DEFAULT_CACHE_BYTES = 64 << 20
 #: Entries are written out when so many bytes of them have gathered.
 _WRITE_FROM = 1 << 16
+#: One of so many lookups (and one more) moves the entries to the front of the cache.
+_TELL_EVERY = 31
 
 #: Finds the path of an index file, which renames change.
 PathOf = Callable[[], str]
@@ -81,6 +83,8 @@ class LiveIndex:
         self._names_lock = names_lock
         self._cache = cache
         self._entries: _Entries | None = None
+        #: Counts readers, of which some tell the cache that the entries are in use.
+        self._turn = 0
         #: The file holds bytes that are not among the entries: it has to be cut when it is written.
         self._longer = False
 
@@ -223,6 +227,20 @@ class LiveOffsetIndex(LiveIndex):
         """The batch at `position` ends at `offset`. A full index stays as it is: it is a help for finding, no more."""
         if not self.is_full:
             self._append(offset - self.base_offset, position)
+
+    def entries_for(self, offset: int) -> bytes | bytearray:
+        """The entries among which the last one at or below `offset` is, in offset order; none: there is no such entry.
+
+        Not to be held: the owner adds to them.
+        """
+        _, _, pending = found = self._attached()
+        if pending and self.base_offset + int.from_bytes(pending[:4], "big") <= offset:
+            return pending
+        stored = found.stored
+        if stored is None or not self._turn:
+            stored = self._loaded()[0]
+        self._turn = (self._turn + 1) & _TELL_EVERY
+        return stored
 
     def lookup(self, offset: int) -> tuple[int, int]:
         """(offset, position) of the last entry at or below `offset`; (base offset, 0) when there is none."""

@@ -19,7 +19,7 @@ from compactd.config.errors import CorruptBatchError, StorageIOError
 from compactd.config.settings import TopicConfig
 from compactd.storage import files, names
 from compactd.storage.kernel.interface import AbortedTransaction
-from compactd.storage.kernel.lookup import DAMAGED, ELSEWHERE, FOUND, find_batch
+from compactd.storage.kernel.lookup import DAMAGED, ELSEWHERE, FOUND, find_batch, locate_batch
 from compactd.storage.live_index import IndexCache, LiveOffsetIndex, LiveTimeIndex
 from compactd.storage.names import LARGEST_OFFSET
 from compactd.storage.open_files import OpenFile, OpenFiles, Slot
@@ -261,6 +261,12 @@ class LiveSegment:
                 return self.locate(offset, held)
             finally:
                 held.release()
+        if locate_batch is not None:
+            entries = self.offsets.entries_for(offset)
+            place = locate_batch(entries, self.base_offset, offset, held.fileno(), self.size, self._look)
+            if place is not None:
+                self._look = _GLANCE if place[1] >= _LARGE_BATCH else _LOOK
+                return tuple.__new__(Located, place)
         expected, position = self.offsets.lookup(offset)
         if 0 < position < self.size:
             try:

@@ -54,26 +54,25 @@ class LogReading(LogState):
         raise removed(self.active_segment)
 
     def _read(self, offset: int, most_bytes: int, isolation: Isolation, at_least_one: bool) -> Fetched:
-        view, end, start = self.local.view, self.local.end, self.log_start_offset
-        high_watermark, stable = self._high_watermark.offset, self.last_stable_offset
+        local = self.local
+        view, end, start = local.view, local.end, self.log_start_offset
         if offset < start or offset > end.offset:
             raise OffsetOutOfRangeError(
                 path=self.home.path, offset=offset, detail=f"starts at {start} and ends at {end.offset}"
             )
+        mark, unstable = self._high_watermark.offset, self._first_unstable
+        stable = mark if unstable is None or unstable.offset > mark else unstable.offset
         upper = self._upper(view, end, isolation)
-        fetched = Fetched(NOTHING, offset, upper.segment_base, start, high_watermark, stable)
-        if isolation == "committed":
-            fetched.aborted = []
-        if offset >= upper.offset:
-            return fetched
-        where = find_slice(view, offset, most_bytes, at_least_one, upper)
+        where = find_slice(view, offset, most_bytes, at_least_one, upper) if offset < upper.offset else None
+        committed = isolation == "committed"
         if where is None:
-            return fetched
-        fetched.range = Range(where.file, where.first.position, where.length)
-        fetched.first_offset = where.first.base_offset
-        fetched.segment_base = view.bases[where.segment]
-        fetched.first_batch_incomplete = where.length < where.first.size
-        if isolation == "committed" and where.length > 0:
+            return Fetched(NOTHING, offset, upper.segment_base, start, mark, stable, [] if committed else None)
+        index, first, length, file = where
+        fetched = Fetched(
+            Range(file, first.position, length), first.base_offset, view.bases[index], start, mark, stable,
+            [] if committed else None, length < first.size,
+        )  # fmt: skip
+        if committed and length > 0:
             try:
                 fetched.aborted = aborted_in(view, where, offset, end.offset)
             except BaseException:

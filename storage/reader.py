@@ -54,7 +54,9 @@ class Range:
         if self._file is None or not self.length:
             return 0
         try:
-            return os.preadv(self._file.fileno(), [memoryview(buffer)[: self.length]], self.position)
+            if len(buffer) != self.length:
+                buffer = memoryview(buffer)[: self.length]
+            return os.preadv(self._file.fileno(), (buffer,), self.position)
         except OSError as error:
             raise files.failed("a segment that is being read", "read", error) from error
 
@@ -136,9 +138,11 @@ def find_slice(view: View, offset: int, most_bytes: int, at_least_one: bool, upp
     `upper`: where the reader's view ends, its position known. `at_least_one`: the first batch is given whole, however
     large. FileNotFoundError: a segment was removed since the view was taken.
     """
-    for index in range(max(view.floor(offset), 0), len(view.segments)):
-        segment = view.segments[index]
-        if segment.base_offset > upper.segment_base:
+    segments, upper_base = view.segments, upper.segment_base
+    for index in range(max(view.floor(offset), 0), len(segments)):
+        segment = segments[index]
+        base = segment.base_offset
+        if base > upper_base:
             return None
         held = segment.acquire()
         try:
@@ -147,9 +151,10 @@ def find_slice(view: View, offset: int, most_bytes: int, at_least_one: bool, upp
             held.release()
             raise
         if found is not None:
-            limit = upper.position if segment.base_offset == upper.segment_base else segment.size
-            allowed = max(most_bytes, found.size) if at_least_one else most_bytes
-            return Slice(index, found, max(min(limit - found.position, allowed), 0), held)
+            length = (upper.position if base == upper_base else segment.size) - found.position
+            allowed = found.size if at_least_one and found.size > most_bytes else most_bytes
+            length = min(length, allowed)
+            return tuple.__new__(Slice, (index, found, length if length > 0 else 0, held))
         held.release()
     return None
 
