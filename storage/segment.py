@@ -123,6 +123,12 @@ class LogSegment:
         if not self.trust_indexes:
             return self.scan().next_offset
         _, position = self.offset_index.last_entry
+        if self.size > position:
+            scan = scan_segment(
+                self.log_path, self.base_offset, self.index_interval_bytes, self.size, False, start_position=position
+            )
+            if scan.fault is None:
+                return scan.next_offset
         last = None
         for last in self._headers(position):  # noqa: B007
             pass
