@@ -6,8 +6,8 @@ use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyOSError};
 use pyo3::prelude::*;
 
-use crate::descriptors::write_all;
 use crate::memory::bytes_of_mut;
+use crate::memory::write_all;
 use crate::validate::{Admission, DETACH_FROM};
 
 /// The fields of `Admitted`, and whether the batch was written, too.
@@ -31,23 +31,48 @@ pub fn append_batch(
     fresh_until: i64,
     known: Option<(i64, i16, i64)>,
 ) -> PyResult<Option<Appended>> {
-    let bytes =
-        bytes_of_mut(&mut batch).ok_or_else(|| PyBufferError::new_err("the batch has to be one piece of writable memory"))?;
+    let bytes = bytes_of_mut(&mut batch).ok_or_else(|| {
+        PyBufferError::new_err("the batch has to be one piece of writable memory")
+    })?;
     let admission = admission.get();
     let stamp = |bytes: &mut [u8]| admission.stamp(bytes, next_offset, leader_epoch, now_ms);
-    let admitted = if bytes.len() >= DETACH_FROM { py.detach(|| stamp(bytes)) } else { stamp(bytes) };
-    let Some((last, largest, producer, epoch, sequence, transactional)) = admitted else { return Ok(None) };
+    let admitted = if bytes.len() >= DETACH_FROM {
+        py.detach(|| stamp(bytes))
+    } else {
+        stamp(bytes)
+    };
+    let Some((last, largest, producer, epoch, sequence, transactional)) = admitted else {
+        return Ok(None);
+    };
     let follows = || !transactional && known == Some((producer, epoch, i64::from(sequence)));
-    let fits = (producer < 0 || follows()) && bytes.len() as i64 <= room && last <= last_fitting && largest <= fresh_until;
+    let fits = (producer < 0 || follows())
+        && bytes.len() as i64 <= room
+        && last <= last_fitting
+        && largest <= fresh_until;
     if fits {
         let bytes: &[u8] = bytes;
-        py.detach(|| write_all(fd, bytes)).map_err(|error| os_error(&error))?;
+        py.detach(|| write_all(fd, bytes))
+            .map_err(|error| os_error(&error))?;
     }
-    Ok(Some((last, largest, producer, epoch, sequence, transactional, fits)))
+    Ok(Some((
+        last,
+        largest,
+        producer,
+        epoch,
+        sequence,
+        transactional,
+        fits,
+    )))
 }
 
 /// OSError with its errno and the system's words.
 fn os_error(error: &std::io::Error) -> PyErr {
     let (code, text) = (error.raw_os_error().unwrap_or(libc::EIO), error.to_string());
-    PyOSError::new_err((code, text.split(" (os error").next().unwrap_or_default().to_owned()))
+    PyOSError::new_err((
+        code,
+        text.split(" (os error")
+            .next()
+            .unwrap_or_default()
+            .to_owned(),
+    ))
 }

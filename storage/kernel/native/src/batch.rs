@@ -47,13 +47,20 @@ impl Scratch {
 
 /// The bytes that hold the records: part of the batch, or decompressed into `scratch`.
 #[inline]
-pub fn area<'a>(header: &Header, batch: &'a [u8], codecs: &mut Codecs, scratch: &'a mut Scratch) -> Result<&'a [u8], Damage> {
+pub fn area<'a>(
+    header: &Header,
+    batch: &'a [u8],
+    codecs: &mut Codecs,
+    scratch: &'a mut Scratch,
+) -> Result<&'a [u8], Damage> {
     if header.is_legacy() {
         if header.codec() == 0 {
             return Ok(batch);
         }
         let outer = legacy::read_outer(batch)?.fields;
-        let inner = batch.get(outer.value..outer.end).filter(|_| outer.value_length >= 0);
+        let inner = batch
+            .get(outer.value..outer.end)
+            .filter(|_| outer.value_length >= 0);
         let inner = inner.ok_or("it is compressed and has no value")?;
         codecs.decompress(header.codec(), header.magic, inner, &mut scratch.bytes)?;
         return Ok(&scratch.bytes);
@@ -83,8 +90,13 @@ pub fn walk(header: &Header, area: &[u8], mut each: impl FnMut(&Record)) -> Resu
         }
         previous = delta;
         at = fields.end;
-        let timestamp = fixed_timestamp.unwrap_or(header.base_timestamp.wrapping_add(fields.timestamp_delta));
-        each(&Record { offset: header.base_offset + delta, timestamp, fields });
+        let timestamp =
+            fixed_timestamp.unwrap_or(header.base_timestamp.wrapping_add(fields.timestamp_delta));
+        each(&Record {
+            offset: header.base_offset + delta,
+            timestamp,
+            fields,
+        });
     }
     if at != area.len() {
         return Err(format!("{} bytes follow its last record", area.len() - at).into());
@@ -99,13 +111,20 @@ fn walk_legacy(header: &Header, area: &[u8], mut each: impl FnMut(&Record)) -> R
     }
     let base = legacy::inner_base(header, area)?;
     // Some clients left the wrapper's offset at 0: then it does not tell the last one.
-    let last = if header.last_offset == 0 { i64::MAX } else { header.last_offset };
+    let last = if header.last_offset == 0 {
+        i64::MAX
+    } else {
+        header.last_offset
+    };
     let (mut at, mut previous) = (0, -1);
     while at < area.len() {
         let mut record = legacy::read_inner(header, area, at)?;
         record.offset = record.offset.wrapping_add(base);
         if record.offset <= previous || record.offset > last {
-            return Err("the offset of an inner record is out of order or beyond that of its wrapper".into());
+            return Err(
+                "the offset of an inner record is out of order or beyond that of its wrapper"
+                    .into(),
+            );
         }
         previous = record.offset;
         at = record.fields.end;
@@ -115,16 +134,27 @@ fn walk_legacy(header: &Header, area: &[u8], mut each: impl FnMut(&Record)) -> R
 }
 
 /// What the first record of a control batch says; None for an empty batch. All of its records are checked.
-pub fn marker(header: &Header, batch: &[u8], codecs: &mut Codecs, scratch: &mut Scratch) -> Result<Option<Marker>, Damage> {
+pub fn marker(
+    header: &Header,
+    batch: &[u8],
+    codecs: &mut Codecs,
+    scratch: &mut Scratch,
+) -> Result<Option<Marker>, Damage> {
     let area = area(header, batch, codecs, scratch)?;
     let mut first = None;
     walk(header, area, |record| {
-        first.get_or_insert_with(|| record.key(area).and_then(|key| Some([*key.first()?, *key.get(1)?, *key.get(2)?, *key.get(3)?])));
+        first.get_or_insert_with(|| {
+            record
+                .key(area)
+                .and_then(|key| Some([*key.first()?, *key.get(1)?, *key.get(2)?, *key.get(3)?]))
+        });
     })?;
     match first {
         None => Ok(None),
         Some(None) => Err("the key of its control record is shorter than 4 bytes".into()),
-        Some(Some([high, _, _, _])) if high >= 0x80 => Err("the key of its control record has a negative version".into()),
+        Some(Some([high, _, _, _])) if high >= 0x80 => {
+            Err("the key of its control record has a negative version".into())
+        }
         Some(Some([_, _, 0, 0])) => Ok(Some(Marker::Abort)),
         Some(Some([_, _, 0, 1])) => Ok(Some(Marker::Commit)),
         Some(Some(_)) => Ok(Some(Marker::Other)),

@@ -18,7 +18,9 @@ impl Bits {
     /// Bits never set are 0, however far away.
     #[inline(always)]
     pub fn get(&self, at: u64) -> bool {
-        self.words.get((at >> 6) as usize).is_some_and(|word| word >> (at & 63) & 1 != 0)
+        self.words
+            .get((at >> 6) as usize)
+            .is_some_and(|word| word >> (at & 63) & 1 != 0)
     }
 
     /// How many of the `count` bits from `at` on are set.
@@ -60,6 +62,8 @@ mod tests {
                 assert_eq!(bits.count(at, count), expected);
             }
         }
-        assert!(!bits.get(1 << 40) && bits.count(1 << 40, 10) == 0 && bits.get(999) && !bits.get(998));
+        assert!(
+            !bits.get(1 << 40) && bits.count(1 << 40, 10) == 0 && bits.get(999) && !bits.get(998)
+        );
     }
 }

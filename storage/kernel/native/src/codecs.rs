@@ -43,7 +43,13 @@ impl Codecs {
     }
 
     /// Puts the decompressed `data` into `out`, whose old content goes. Memory grows with what really comes out.
-    pub fn decompress(&mut self, codec: u8, magic: u8, data: &[u8], out: &mut Vec<u8>) -> Result<(), Damage> {
+    pub fn decompress(
+        &mut self,
+        codec: u8,
+        magic: u8,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), Damage> {
         out.clear();
         match codec {
             1 => self.gunzip(data, out),
@@ -55,14 +61,20 @@ impl Codecs {
 
     fn gzip(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<(), Damage> {
         let failed = |_| Damage::from("zlib could not compress its records");
-        let deflate = self.deflate.get_or_insert_with(|| Compress::new(Compression::new(6), false));
+        let deflate = self
+            .deflate
+            .get_or_insert_with(|| Compress::new(Compression::new(6), false));
         deflate.reset();
         // No name, no time, operating system unknown: as JDK 16 and later write it.
         out.extend_from_slice(&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff]);
         out.reserve(data.len() / 2 + STEP);
         loop {
             let consumed = deflate.total_in() as usize;
-            if deflate.compress_vec(&data[consumed..], out, FlushCompress::Finish).map_err(failed)? == Status::StreamEnd {
+            if deflate
+                .compress_vec(&data[consumed..], out, FlushCompress::Finish)
+                .map_err(failed)?
+                == Status::StreamEnd
+            {
                 break;
             }
             out.reserve(STEP);
@@ -88,7 +100,9 @@ impl Codecs {
         let body = gzip_body(data).ok_or("its gzip header is damaged")?;
         let inflate = match &mut self.inflate {
             Some(inflate) => inflate,
-            none => none.insert(Inflater::new().ok_or("there is no memory to decompress its records")?),
+            none => {
+                none.insert(Inflater::new().ok_or("there is no memory to decompress its records")?)
+            }
         };
         let start = out.len();
         // The buffer stays from batch to batch, so it rarely has to grow.
@@ -104,9 +118,14 @@ impl Codecs {
                 _ => return Err(too_large(LARGEST_AREA)),
             }
         };
-        let (trailer, rest) = body.get(consumed..).and_then(|rest| rest.split_at_checked(8)).ok_or(CUT)?;
+        let (trailer, rest) = body
+            .get(consumed..)
+            .and_then(|rest| rest.split_at_checked(8))
+            .ok_or(CUT)?;
         let plain = &out[start..];
-        if trailer[..4] != crc32fast::hash(plain).to_le_bytes() || trailer[4..] != (plain.len() as u32).to_le_bytes() {
+        if trailer[..4] != crc32fast::hash(plain).to_le_bytes()
+            || trailer[4..] != (plain.len() as u32).to_le_bytes()
+        {
             return Err("the checksum of its gzip data is wrong".into());
         }
         Ok(rest)
@@ -115,8 +134,12 @@ impl Codecs {
     fn zstd(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<(), Damage> {
         let failed = |_| Damage::from("libzstd could not compress its records");
         let context = self.zstd.get_or_insert_with(zstd_safe::CCtx::create);
-        context.reset(zstd_safe::ResetDirective::SessionOnly).map_err(failed)?;
-        context.set_parameter(zstd_safe::CParameter::CompressionLevel(ZSTD_LEVEL)).map_err(failed)?;
+        context
+            .reset(zstd_safe::ResetDirective::SessionOnly)
+            .map_err(failed)?;
+        context
+            .set_parameter(zstd_safe::CParameter::CompressionLevel(ZSTD_LEVEL))
+            .map_err(failed)?;
         let start = out.len();
         out.reserve(zstd_safe::compress_bound(data.len()) + 64);
         let mut input = zstd_safe::InBuffer::around(data);
@@ -126,7 +149,9 @@ impl Codecs {
         while stage < 3 {
             let mut target = zstd_safe::OutBuffer::around_pos(out, position);
             let left = match stage {
-                0 => context.compress_stream(&mut target, &mut input).map(|_| data.len() - input.pos()),
+                0 => context
+                    .compress_stream(&mut target, &mut input)
+                    .map(|_| data.len() - input.pos()),
                 1 => context.flush_stream(&mut target),
                 _ => context.end_stream(&mut target),
             };
@@ -149,13 +174,21 @@ impl Codecs {
             match context.decompress(out, data) {
                 Ok(_) if out.len() > LARGEST_AREA => return Err(too_large(LARGEST_AREA)),
                 Ok(_) => return Ok(()),
-                Err(code) if zstd_safe::get_error_name(code) == "Destination buffer is too small" => {
+                Err(code)
+                    if zstd_safe::get_error_name(code) == "Destination buffer is too small" =>
+                {
                     if out.capacity() > LARGEST_AREA {
                         return Err(too_large(LARGEST_AREA));
                     }
                     out.reserve((out.capacity() * 2).min(LARGEST_AREA + 1));
                 }
-                Err(code) => return Err(format!("its zstd data cannot be decompressed ({})", zstd_safe::get_error_name(code)).into()),
+                Err(code) => {
+                    return Err(format!(
+                        "its zstd data cannot be decompressed ({})",
+                        zstd_safe::get_error_name(code)
+                    )
+                    .into())
+                }
             }
         }
     }
@@ -188,12 +221,16 @@ mod tests {
 
     #[test]
     fn every_codec_reads_back_and_survives_damage() {
-        let data: Vec<u8> = (0..200_000usize).map(|i| (i % 251 * (i >> 12)) as u8).collect();
+        let data: Vec<u8> = (0..200_000usize)
+            .map(|i| (i % 251 * (i >> 12)) as u8)
+            .collect();
         let mut codecs = Codecs::default();
         for codec in 1..=4u8 {
             for length in [0, 1, 1000, data.len()] {
                 let (mut packed, mut unpacked) = (Vec::new(), Vec::new());
-                codecs.compress(codec, &data[..length], &mut packed).unwrap();
+                codecs
+                    .compress(codec, &data[..length], &mut packed)
+                    .unwrap();
                 codecs.decompress(codec, 2, &packed, &mut unpacked).unwrap();
                 assert!(unpacked == data[..length]);
                 for cut in 0..packed.len().min(200) {
@@ -217,7 +254,9 @@ mod tests {
         codecs.decompress(1, 2, &packed, &mut unpacked).unwrap();
         assert!(unpacked[..large.len()] == large && unpacked[large.len()..] == small);
         for end in [9, 10, 11, first / 2, first - 9, first - 8, first - 1] {
-            assert!(codecs.decompress(1, 2, &packed[..end], &mut unpacked).is_err());
+            assert!(codecs
+                .decompress(1, 2, &packed[..end], &mut unpacked)
+                .is_err());
         }
         packed[first - 1] ^= 1;
         let damage = codecs.decompress(1, 2, &packed, &mut unpacked).unwrap_err();

@@ -156,12 +156,15 @@ impl Desk {
         out: &mut Vec<u8>,
     ) -> Result<(Fate, u64), Damage> {
         let judged = match question {
-            Question::Bits(ordinal) => self.thin_out(round, header, bytes, ordinal, out).map(|fate| (fate, header.record_count as u64)),
+            Question::Bits(ordinal) => self
+                .thin_out(round, header, bytes, ordinal, out)
+                .map(|fate| (fate, header.record_count as u64)),
             Question::Rule(noted) => {
                 // The area may lie in the scratch memory, and the desk is needed beside it.
                 let mut scratch = std::mem::take(&mut self.scratch);
                 let area = batch::area(header, bytes, &mut self.codecs, &mut scratch);
-                let judged = area.and_then(|area| self.filter(round, source, header, area, noted, verdict, out));
+                let judged = area
+                    .and_then(|area| self.filter(round, source, header, area, noted, verdict, out));
                 self.scratch = scratch;
                 judged
             }
@@ -171,7 +174,14 @@ impl Desk {
     }
 
     /// Writes the batch without its dead records.
-    fn thin_out(&mut self, round: View, header: &Header, bytes: &[u8], ordinal: u64, out: &mut Vec<u8>) -> Result<Fate, Damage> {
+    fn thin_out(
+        &mut self,
+        round: View,
+        header: &Header,
+        bytes: &[u8],
+        ordinal: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<Fate, Damage> {
         let horizon = header.delete_horizon().filter(|&horizon| horizon >= 0);
         let start = out.len();
         out.resize(start + V2_HEADER, 0);
@@ -182,11 +192,22 @@ impl Desk {
         } else {
             &mut *out
         };
-        let mut rebuild = Rebuild::new(target, &mut self.encoded, Some(header.base_offset), horizon);
+        let mut rebuild =
+            Rebuild::new(target, &mut self.encoded, Some(header.base_offset), horizon);
         let area = batch::area(header, bytes, &mut self.codecs, &mut self.scratch)?;
-        thin_records(header, area, &mut rebuild, |index| round.dirty.dead.get(ordinal + index))?;
+        thin_records(header, area, &mut rebuild, |index| {
+            round.dirty.dead.get(ordinal + index)
+        })?;
         let rebuilt = rebuild.done();
-        let written = finish(&mut self.codecs, header, compressed.then_some(&self.raw), out, start, &rebuilt, horizon.is_some())?;
+        let written = finish(
+            &mut self.codecs,
+            header,
+            compressed.then_some(&self.raw),
+            out,
+            start,
+            &rebuilt,
+            horizon.is_some(),
+        )?;
         Ok(Fate::Rewritten(rebuilt, written))
     }
 
@@ -216,18 +237,32 @@ impl Desk {
             return Ok((Fate::Dropped, count));
         }
         let old_horizon = header.delete_horizon();
-        let set_horizon = old_horizon.is_none() && (tombstone || verdict.marker_of_empty_transaction);
+        let set_horizon =
+            old_horizon.is_none() && (tombstone || verdict.marker_of_empty_transaction);
         if kept == count && !header.is_legacy() && !set_horizon {
             return Ok((Fate::Copied(kept), count));
         }
         let settings = round.settings;
-        let horizon = if set_horizon { Some(settings.now_ms.wrapping_add(settings.delete_retention_ms)) } else { old_horizon };
-        self.rebuild(header, area, horizon, out).map(|fate| (fate, count))
+        let horizon = if set_horizon {
+            Some(settings.now_ms.wrapping_add(settings.delete_retention_ms))
+        } else {
+            old_horizon
+        };
+        self.rebuild(header, area, horizon, out)
+            .map(|fate| (fate, count))
     }
 
     /// Marks every record: what it is, and whether no later record of the mapped range has its key.
-    fn look_up(marks: &mut Vec<u8>, round: View, header: &Header, area: &[u8], noted: Option<Noted>, verdict: Verdict) -> Result<(), Damage> {
-        let (first_dirty, latest_offset) = (round.settings.first_dirty_offset, round.dirty.latest_offset);
+    fn look_up(
+        marks: &mut Vec<u8>,
+        round: View,
+        header: &Header,
+        area: &[u8],
+        noted: Option<Noted>,
+        verdict: Verdict,
+    ) -> Result<(), Damage> {
+        let (first_dirty, latest_offset) =
+            (round.settings.first_dirty_offset, round.dirty.latest_offset);
         let plain = verdict.discard_records || header.is_control();
         marks.clear();
         let mut lookups = [Lookup::default(); AHEAD];
@@ -242,11 +277,17 @@ impl Desk {
                 return;
             }
             mark |= MAPPED;
-            let Some(key) = key else { return marks.push(mark | KEYLESS) };
+            let Some(key) = key else {
+                return marks.push(mark | KEYLESS);
+            };
             // A record without an ordinal of its own loses to every record that has one at or after this.
             let lose_from = match noted {
                 _ if record.offset < first_dirty => 0,
-                Some(Noted { skipped: false, ordinal, .. }) => {
+                Some(Noted {
+                    skipped: false,
+                    ordinal,
+                    ..
+                }) => {
                     let dead = round.dirty.dead.get(ordinal + index as u64);
                     return marks.push(if dead { mark & !KEPT } else { mark });
                 }
@@ -259,7 +300,11 @@ impl Desk {
             marks.push(mark);
             let print = round.hasher.fingerprint(key);
             round.map.prefetch(print);
-            lookups[waiting] = Lookup { print, index, lose_from };
+            lookups[waiting] = Lookup {
+                print,
+                index,
+                lose_from,
+            };
             waiting += 1;
             if waiting == AHEAD {
                 answer(&round, &lookups, marks);
@@ -268,7 +313,9 @@ impl Desk {
         })?;
         answer(&round, &lookups[..waiting], marks);
         if unread {
-            return Err("its records belong to the mapped range but pass one did not read them".into());
+            return Err(
+                "its records belong to the mapped range but pass one did not read them".into(),
+            );
         }
         Ok(())
     }
@@ -278,7 +325,9 @@ impl Desk {
         let retain_tombstones = if header.is_legacy() {
             source.retain_legacy_tombstones
         } else {
-            header.delete_horizon().is_none_or(|horizon| round.settings.now_ms < horizon)
+            header
+                .delete_horizon()
+                .is_none_or(|horizon| round.settings.now_ms < horizon)
         };
         let control = header.is_control();
         let stats = &mut self.stats;
@@ -304,7 +353,13 @@ impl Desk {
     }
 
     /// Writes the kept records as one V2 batch.
-    fn rebuild(&mut self, header: &Header, area: &[u8], horizon: Option<i64>, out: &mut Vec<u8>) -> Result<Fate, Damage> {
+    fn rebuild(
+        &mut self,
+        header: &Header,
+        area: &[u8],
+        horizon: Option<i64>,
+        out: &mut Vec<u8>,
+    ) -> Result<Fate, Damage> {
         let horizon = horizon.filter(|&horizon| horizon >= 0);
         let start = out.len();
         out.resize(start + V2_HEADER, 0);
@@ -326,7 +381,15 @@ impl Desk {
         })?;
         pushed?;
         let rebuilt = rebuild.done();
-        let written = finish(&mut self.codecs, header, compressed.then_some(&self.raw), out, start, &rebuilt, horizon.is_some())?;
+        let written = finish(
+            &mut self.codecs,
+            header,
+            compressed.then_some(&self.raw),
+            out,
+            start,
+            &rebuilt,
+            horizon.is_some(),
+        )?;
         Ok(Fate::Rewritten(rebuilt, written))
     }
 }
@@ -334,7 +397,11 @@ impl Desk {
 /// Asks the map for the records of `lookups`.
 fn answer(round: &View, lookups: &[Lookup], marks: &mut [u8]) {
     for lookup in lookups {
-        if round.map.get(lookup.print).is_some_and(|ordinal| ordinal >= lookup.lose_from) {
+        if round
+            .map
+            .get(lookup.print)
+            .is_some_and(|ordinal| ordinal >= lookup.lose_from)
+        {
             marks[lookup.index] &= !KEPT;
         }
     }
@@ -358,7 +425,12 @@ fn finish(
 
 /// Pushes the records that are not dead; they were found whole and canonical in pass one.
 #[inline(always)]
-fn thin_records(header: &Header, area: &[u8], rebuild: &mut Rebuild, dead: impl Fn(u64) -> bool) -> Result<(), Damage> {
+fn thin_records(
+    header: &Header,
+    area: &[u8],
+    rebuild: &mut Rebuild,
+    dead: impl Fn(u64) -> bool,
+) -> Result<(), Damage> {
     const CHANGED: &str = "its records differ from those of pass one";
     let fixed_timestamp = header.is_log_append_time().then_some(header.max_timestamp);
     let mut at = 0;
@@ -374,7 +446,11 @@ fn thin_records(header: &Header, area: &[u8], rebuild: &mut Rebuild, dead: impl 
         let tail = &body[next..];
         let offset_delta = varint::read_varint(tail, &mut 0, &mut ignored).ok_or(CHANGED)?;
         let timestamp = fixed_timestamp.unwrap_or(header.base_timestamp.wrapping_add(delta));
-        rebuild.push_tail(header.base_offset + i64::from(offset_delta), timestamp, tail)?;
+        rebuild.push_tail(
+            header.base_offset + i64::from(offset_delta),
+            timestamp,
+            tail,
+        )?;
     }
     Ok(())
 }

@@ -13,24 +13,45 @@ pub struct Damage {
 
 impl From<&'static str> for Damage {
     fn from(reason: &'static str) -> Self {
-        Damage { reason: Cow::Borrowed(reason), crc: None }
+        Damage {
+            reason: Cow::Borrowed(reason),
+            crc: None,
+        }
     }
 }
 
 impl From<String> for Damage {
     fn from(reason: String) -> Self {
-        Damage { reason: Cow::Owned(reason), crc: None }
+        Damage {
+            reason: Cow::Owned(reason),
+            crc: None,
+        }
     }
 }
 
 #[derive(Debug)]
 pub enum KernelError {
     /// CorruptBatchError.
-    Corrupt { path: OsString, position: u64, base_offset: i64, last_offset: i64, damage: Damage },
+    Corrupt {
+        path: OsString,
+        position: u64,
+        base_offset: i64,
+        last_offset: i64,
+        damage: Damage,
+    },
     /// StorageIOError.
-    Io { path: OsString, action: &'static str, reason: String },
+    Io {
+        path: OsString,
+        action: &'static str,
+        reason: String,
+    },
     /// OffsetOverflowError; `source` is the index of the source segment in its group.
-    Overflow { path: OsString, offset: i64, base_offset: i64, source: usize },
+    Overflow {
+        path: OsString,
+        offset: i64,
+        base_offset: i64,
+        source: usize,
+    },
     /// FaultError.
     Fault { path: OsString, reason: String },
     /// The progress callback raised; its exception is kept by the caller.

@@ -67,7 +67,11 @@ impl Header {
 
     /// Attributes of a rewritten batch: the unused bits of the source are not carried over.
     pub fn rewritten_attributes(&self, horizon: bool) -> u8 {
-        let kept = if self.is_legacy() { CODEC_MASK | LOG_APPEND_TIME } else { CODEC_MASK | LOG_APPEND_TIME | TRANSACTIONAL | CONTROL };
+        let kept = if self.is_legacy() {
+            CODEC_MASK | LOG_APPEND_TIME
+        } else {
+            CODEC_MASK | LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
+        };
         // V0 has no timestamp type; it becomes create time.
         let mask = if self.magic == 0 { CODEC_MASK } else { kept };
         self.attributes & mask | if horizon { DELETE_HORIZON } else { 0 }
@@ -102,7 +106,10 @@ pub fn batch_size(front: &[u8], left: u64) -> Result<usize, Damage> {
         if front.iter().all(|&byte| byte == 0) {
             return Err("truncated: only zeros where a batch should be".into());
         }
-        return Err(format!("its length field is {size}, below the smallest possible {SMALLEST_SIZE}").into());
+        return Err(format!(
+            "its length field is {size}, below the smallest possible {SMALLEST_SIZE}"
+        )
+        .into());
     }
     let size = size as usize + LOG_OVERHEAD;
     match front.get(16) {
@@ -111,7 +118,9 @@ pub fn batch_size(front: &[u8], left: u64) -> Result<usize, Damage> {
         None => return Err("truncated: the file ends inside a batch header".into()),
     }
     if size as u64 > left {
-        return Err(format!("truncated: it needs {size} bytes and {left} are left in the file").into());
+        return Err(
+            format!("truncated: it needs {size} bytes and {left} are left in the file").into(),
+        );
     }
     Ok(size)
 }
@@ -129,13 +138,20 @@ pub fn read(batch: &[u8], position: u64) -> Result<Header, Damage> {
 
 fn read_v2(batch: &[u8], position: u64) -> Result<Header, Damage> {
     let Some((head, _)) = batch.split_at_checked(V2_HEADER) else {
-        return Err(format!("its {} bytes are fewer than the {V2_HEADER} of a header", batch.len()).into());
+        return Err(format!(
+            "its {} bytes are fewer than the {V2_HEADER} of a header",
+            batch.len()
+        )
+        .into());
     };
     let short = || Damage::from("truncated: the file ends inside a batch header");
     let crc = i32_at(head, 17).ok_or_else(short)? as u32;
     let found = crc_fast::crc32_iscsi(&batch[21..]);
     if crc != found {
-        return Err(Damage { reason: format!("its CRC-32C is {found:08x}, the header says {crc:08x}").into(), crc: Some((crc, found)) });
+        return Err(Damage {
+            reason: format!("its CRC-32C is {found:08x}, the header says {crc:08x}").into(),
+            crc: Some((crc, found)),
+        });
     }
     let base_offset = i64_at(head, 0).ok_or_else(short)?;
     let last_delta = i32_at(head, 23).ok_or_else(short)?;
@@ -148,7 +164,9 @@ fn read_v2(batch: &[u8], position: u64) -> Result<Header, Damage> {
     if last_delta < 0 {
         return Err(format!("its last offset delta {last_delta} is negative").into());
     }
-    let last_offset = base_offset.checked_add(i64::from(last_delta)).filter(|&last| last < i64::MAX);
+    let last_offset = base_offset
+        .checked_add(i64::from(last_delta))
+        .filter(|&last| last < i64::MAX);
     let last_offset = last_offset.ok_or("its last offset is beyond the largest possible one")?;
     if codec > 4 {
         return Err(format!("unknown compression codec {codec}").into());
@@ -177,13 +195,20 @@ fn read_v2(batch: &[u8], position: u64) -> Result<Header, Damage> {
 fn read_legacy(entry: &[u8], position: u64, magic: u8) -> Result<Header, Damage> {
     let smallest = LOG_OVERHEAD + if magic == 0 { 14 } else { 22 };
     if entry.len() < smallest {
-        return Err(format!("its {} bytes are fewer than the {smallest} of a magic {magic} record", entry.len()).into());
+        return Err(format!(
+            "its {} bytes are fewer than the {smallest} of a magic {magic} record",
+            entry.len()
+        )
+        .into());
     }
     let short = || Damage::from("truncated: the file ends inside a record header");
     let crc = i32_at(entry, 12).ok_or_else(short)? as u32;
     let found = crc32fast::hash(&entry[16..]);
     if crc != found {
-        return Err(Damage { reason: format!("its CRC-32 is {found:08x}, the header says {crc:08x}").into(), crc: Some((crc, found)) });
+        return Err(Damage {
+            reason: format!("its CRC-32 is {found:08x}, the header says {crc:08x}").into(),
+            crc: Some((crc, found)),
+        });
     }
     let offset = i64_at(entry, 0).ok_or_else(short)?;
     if !(0..i64::MAX).contains(&offset) {
@@ -194,7 +219,11 @@ fn read_legacy(entry: &[u8], position: u64, magic: u8) -> Result<Header, Damage>
     if codec > 3 {
         return Err(format!("compression codec {codec} is not possible with magic {magic}").into());
     }
-    let timestamp = if magic == 0 { -1 } else { i64_at(entry, 18).ok_or_else(short)? };
+    let timestamp = if magic == 0 {
+        -1
+    } else {
+        i64_at(entry, 18).ok_or_else(short)?
+    };
     Ok(Header {
         position,
         size: entry.len(),

@@ -34,12 +34,21 @@ impl Indexes {
     }
 
     pub fn relative(&self, offset: i64) -> Result<i32, TooFar> {
-        i32::try_from(offset.wrapping_sub(self.base_offset)).ok().filter(|&relative| relative >= 0).ok_or(TooFar(offset))
+        i32::try_from(offset.wrapping_sub(self.base_offset))
+            .ok()
+            .filter(|&relative| relative >= 0)
+            .ok_or(TooFar(offset))
     }
 
     /// A batch of `size` bytes was appended at `position`.
     #[inline]
-    pub fn append(&mut self, last_offset: i64, max_timestamp: i64, position: u64, size: usize) -> Result<(), TooFar> {
+    pub fn append(
+        &mut self,
+        last_offset: i64,
+        max_timestamp: i64,
+        position: u64,
+        size: usize,
+    ) -> Result<(), TooFar> {
         if max_timestamp > self.max_timestamp {
             self.max_timestamp = max_timestamp;
             self.max_timestamp_offset = last_offset;
@@ -47,7 +56,8 @@ impl Indexes {
         if self.since > self.interval {
             let relative = self.relative(last_offset)?;
             self.offset_index.extend_from_slice(&relative.to_be_bytes());
-            self.offset_index.extend_from_slice(&(position as i32).to_be_bytes());
+            self.offset_index
+                .extend_from_slice(&(position as i32).to_be_bytes());
             self.append_time()?;
             self.since = 0;
         }
@@ -58,7 +68,8 @@ impl Indexes {
     fn append_time(&mut self) -> Result<(), TooFar> {
         if self.max_timestamp > self.last_entry_timestamp {
             let relative = self.relative(self.max_timestamp_offset)?;
-            self.time_index.extend_from_slice(&self.max_timestamp.to_be_bytes());
+            self.time_index
+                .extend_from_slice(&self.max_timestamp.to_be_bytes());
             self.time_index.extend_from_slice(&relative.to_be_bytes());
             self.last_entry_timestamp = self.max_timestamp;
         }

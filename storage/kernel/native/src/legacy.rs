@@ -11,7 +11,10 @@ fn read_entry(area: &[u8], at: usize) -> Result<(Record, u8), Damage> {
     let offset = i64_at(area, at).ok_or_else(cut)?;
     let size = i32_at(area, at + 8).ok_or_else(cut)?;
     let start = at + LOG_OVERHEAD;
-    let end = usize::try_from(size).ok().map(|size| start + size).filter(|&end| end <= area.len());
+    let end = usize::try_from(size)
+        .ok()
+        .map(|size| start + size)
+        .filter(|&end| end <= area.len());
     let end = end.ok_or("the length of a record reaches over the end of its batch")?;
     let bytes = &area[..end];
     let misfit = || Damage::from("the fields of a record do not fill its length");
@@ -34,8 +37,22 @@ fn read_entry(area: &[u8], at: usize) -> Result<(Record, u8), Damage> {
     if value + value_length.max(0) as usize != end {
         return Err(misfit());
     }
-    let fields = Fields { key, key_length, value, value_length, end, ..Fields::default() };
-    Ok((Record { offset, timestamp, fields }, attributes))
+    let fields = Fields {
+        key,
+        key_length,
+        value,
+        value_length,
+        end,
+        ..Fields::default()
+    };
+    Ok((
+        Record {
+            offset,
+            timestamp,
+            fields,
+        },
+        attributes,
+    ))
 }
 
 /// The record that the whole `entry` is; for a wrapper its value is the compressed inner record set.
@@ -73,6 +90,9 @@ pub fn inner_base(wrapper: &Header, area: &[u8]) -> Result<i64, Damage> {
     if wrapper.magic == 0 || wrapper.last_offset == 0 {
         return Ok(0);
     }
-    let base = wrapper.last_offset.checked_sub(last).filter(|&base| base >= 0);
+    let base = wrapper
+        .last_offset
+        .checked_sub(last)
+        .filter(|&base| base >= 0);
     Ok(base.ok_or("its last inner offset is beyond that of the wrapper")?)
 }

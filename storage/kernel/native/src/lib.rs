@@ -7,7 +7,6 @@ mod append;
 mod batch;
 mod bits;
 mod codecs;
-mod descriptors;
 mod desk;
 mod errors;
 mod header;
@@ -54,7 +53,14 @@ type SettingsFields = (i64, i64, i64, i64, i64, u64, f64, bool);
 /// The fields of MapResult, in order.
 type MapFields = (i64, u64, u64, usize, usize, u64, bool);
 /// (log size, offset index, time index, transaction index, unchanged, the fields of CopyStats in order)
-type GroupFields<'py> = (u64, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, bool, Vec<u64>);
+type GroupFields<'py> = (
+    u64,
+    Bound<'py, PyBytes>,
+    Bound<'py, PyBytes>,
+    Bound<'py, PyBytes>,
+    bool,
+    Vec<u64>,
+);
 
 fn aborted(fields: Vec<AbortedFields>) -> Vec<AbortedTransaction> {
     let entry = |(producer_id, first_offset, last_offset, last_stable_offset)| AbortedTransaction {
@@ -67,7 +73,15 @@ fn aborted(fields: Vec<AbortedFields>) -> Vec<AbortedTransaction> {
 }
 
 fn sources(fields: Vec<SourceFields>) -> Vec<Source> {
-    let source = |(path, base_offset, size, next_offset, start_position, retain_legacy_tombstones, entries)| Source {
+    let source = |(
+        path,
+        base_offset,
+        size,
+        next_offset,
+        start_position,
+        retain_legacy_tombstones,
+        entries,
+    )| Source {
         path,
         base_offset,
         size,
@@ -108,7 +122,13 @@ fn exception(py: Python<'_>, error: KernelError, raised: Option<PyErr>) -> PyErr
     let built = || -> PyResult<PyErr> {
         let fields = PyDict::new(py);
         let name = match error {
-            KernelError::Corrupt { path, position, base_offset, last_offset, damage } => {
+            KernelError::Corrupt {
+                path,
+                position,
+                base_offset,
+                last_offset,
+                damage,
+            } => {
                 fields.set_item("path", path)?;
                 fields.set_item("position", position)?;
                 fields.set_item("base_offset", base_offset)?;
@@ -118,13 +138,22 @@ fn exception(py: Python<'_>, error: KernelError, raised: Option<PyErr>) -> PyErr
                 fields.set_item("found_crc", damage.crc.map(|(_, found)| found))?;
                 "CorruptBatchError"
             }
-            KernelError::Io { path, action, reason } => {
+            KernelError::Io {
+                path,
+                action,
+                reason,
+            } => {
                 fields.set_item("path", path)?;
                 fields.set_item("action", action)?;
                 fields.set_item("reason", reason)?;
                 "StorageIOError"
             }
-            KernelError::Overflow { path, offset, base_offset, source } => {
+            KernelError::Overflow {
+                path,
+                offset,
+                base_offset,
+                source,
+            } => {
                 fields.set_item("path", path)?;
                 fields.set_item("offset", offset)?;
                 fields.set_item("base_offset", base_offset)?;
@@ -145,13 +174,26 @@ fn exception(py: Python<'_>, error: KernelError, raised: Option<PyErr>) -> PyErr
 }
 
 /// Runs `work` without the interpreter lock. A panic, which would be a fault of this crate, becomes an error like any other.
-fn run<T: Send>(py: Python<'_>, progress: Option<Py<PyAny>>, work: impl FnOnce(&mut dyn Progress) -> Outcome<T> + Send) -> PyResult<T> {
-    let mut callback = Callback { function: progress, raised: None };
+fn run<T: Send>(
+    py: Python<'_>,
+    progress: Option<Py<PyAny>>,
+    work: impl FnOnce(&mut dyn Progress) -> Outcome<T> + Send,
+) -> PyResult<T> {
+    let mut callback = Callback {
+        function: progress,
+        raised: None,
+    };
     let outcome = py.detach(|| {
         catch_unwind(AssertUnwindSafe(|| work(&mut callback))).unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<&str>().map(ToString::to_string).or_else(|| panic.downcast_ref::<String>().cloned());
+            let text = panic
+                .downcast_ref::<&str>()
+                .map(ToString::to_string)
+                .or_else(|| panic.downcast_ref::<String>().cloned());
             let reason = format!("the native kernel failed ({})", text.unwrap_or_default());
-            Err(KernelError::Fault { path: "cleaning".into(), reason })
+            Err(KernelError::Fault {
+                path: "cleaning".into(),
+                reason,
+            })
         })
     });
     outcome.map_err(|error| exception(py, error, callback.raised))
@@ -165,7 +207,9 @@ struct Round {
 
 impl Round {
     fn state(&mut self) -> PyResult<&mut round::Round> {
-        self.state.as_mut().ok_or_else(|| PyValueError::new_err("the round is closed"))
+        self.state
+            .as_mut()
+            .ok_or_else(|| PyValueError::new_err("the round is closed"))
     }
 }
 
@@ -174,9 +218,22 @@ impl Round {
     /// `threads`: that work on it, the calling one included; `chunk_bytes`: what one is given at once.
     #[new]
     #[pyo3(signature = (fields, threads = 1, chunk_bytes = 512 << 10))]
-    fn new(py: Python<'_>, fields: SettingsFields, threads: usize, chunk_bytes: usize) -> PyResult<Round> {
-        let (first_dirty_offset, high_watermark, now_ms, delete_retention_ms, index_interval_bytes, map_memory_bytes, map_load_factor, kafka_map) =
-            fields;
+    fn new(
+        py: Python<'_>,
+        fields: SettingsFields,
+        threads: usize,
+        chunk_bytes: usize,
+    ) -> PyResult<Round> {
+        let (
+            first_dirty_offset,
+            high_watermark,
+            now_ms,
+            delete_retention_ms,
+            index_interval_bytes,
+            map_memory_bytes,
+            map_load_factor,
+            kafka_map,
+        ) = fields;
         let settings = round::Settings {
             first_dirty_offset,
             high_watermark,
@@ -191,7 +248,15 @@ impl Round {
         };
         let state = round::Round::new(settings).map_err(|error| {
             let reason = error.to_string();
-            exception(py, KernelError::Io { path: "offset map".into(), action: "reserving its memory", reason }, None)
+            exception(
+                py,
+                KernelError::Io {
+                    path: "offset map".into(),
+                    action: "reserving its memory",
+                    reason,
+                },
+                None,
+            )
         })?;
         Ok(Round { state: Some(state) })
     }
@@ -208,7 +273,15 @@ impl Round {
         run(py, progress, |progress| {
             let result = pass_one::build_map(state, &segments, &transactions, progress)?;
             let map = &state.map;
-            Ok((result.latest_offset, result.messages_read, result.bytes_read, map.entries(), map.capacity(), map.stated_slots(), result.full))
+            Ok((
+                result.latest_offset,
+                result.messages_read,
+                result.bytes_read,
+                map.entries(),
+                map.capacity(),
+                map.stated_slots(),
+                result.full,
+            ))
         })
     }
 
@@ -222,10 +295,20 @@ impl Round {
     ) -> PyResult<GroupFields<'py>> {
         let state = self.state()?;
         let group = sources(group);
-        let producer = |(id, (last_data_offset, producer_epoch))| (id, ActiveProducer { last_data_offset, producer_epoch });
+        let producer = |(id, (last_data_offset, producer_epoch))| {
+            (
+                id,
+                ActiveProducer {
+                    last_data_offset,
+                    producer_epoch,
+                },
+            )
+        };
         let producers = active.into_iter().map(producer).collect();
         let file = output.map(memory::duplicate).transpose()?;
-        let result = run(py, progress, |progress| pass_two::clean_group(state, &group, &producers, file, progress))?;
+        let result = run(py, progress, |progress| {
+            pass_two::clean_group(state, &group, &producers, file, progress)
+        })?;
         let stats = result.stats;
         let stats = vec![
             stats.messages_read,
@@ -244,14 +327,32 @@ impl Round {
             stats.batches_emptied,
         ];
         let bytes = |content: &[u8]| PyBytes::new(py, content);
-        let indexes = (bytes(&result.offset_index), bytes(&result.time_index), bytes(&result.transaction_index));
-        Ok((result.log_size, indexes.0, indexes.1, indexes.2, result.unchanged, stats))
+        let indexes = (
+            bytes(&result.offset_index),
+            bytes(&result.time_index),
+            bytes(&result.transaction_index),
+        );
+        Ok((
+            result.log_size,
+            indexes.0,
+            indexes.1,
+            indexes.2,
+            result.unchanged,
+            stats,
+        ))
     }
 
-    fn verify(&mut self, py: Python<'_>, segments: Vec<SourceFields>, progress: Option<Py<PyAny>>) -> PyResult<()> {
+    fn verify(
+        &mut self,
+        py: Python<'_>,
+        segments: Vec<SourceFields>,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<()> {
         let state = self.state()?;
         let segments = sources(segments);
-        run(py, progress, |progress| pass_one::verify(state, &segments, progress))
+        run(py, progress, |progress| {
+            pass_one::verify(state, &segments, progress)
+        })
     }
 
     fn contains(&mut self, key: &[u8]) -> PyResult<bool> {

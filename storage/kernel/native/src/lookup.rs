@@ -6,9 +6,9 @@ use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 
-use crate::descriptors::read_at;
 use crate::header::{i32_at, i64_at, LOG_OVERHEAD};
 use crate::memory::bytes_of;
+use crate::memory::read_at;
 
 const SMALLEST_ENTRY: u64 = 26;
 const MAGIC: usize = 16;
@@ -31,7 +31,13 @@ fn contiguous() -> PyErr {
 /// big-endian integer of `size` (4 or 8) bytes from byte `at` of the entry on.
 #[pyfunction]
 #[pyo3(signature = (data, width, at, size, target, /))]
-pub fn floor_entry(data: PyBuffer<u8>, width: usize, at: usize, size: usize, target: i64) -> PyResult<isize> {
+pub fn floor_entry(
+    data: PyBuffer<u8>,
+    width: usize,
+    at: usize,
+    size: usize,
+    target: i64,
+) -> PyResult<isize> {
     let bytes = bytes_of(&data).ok_or_else(contiguous)?;
     Ok(floor_slot(bytes, width, at, size, target) as isize)
 }
@@ -40,7 +46,11 @@ pub fn floor_entry(data: PyBuffer<u8>, width: usize, at: usize, size: usize, tar
 fn floor_slot(bytes: &[u8], width: usize, at: usize, size: usize, target: i64) -> usize {
     let value = |entry: usize| {
         let place = entry * width + at;
-        if size == 8 { i64_at(bytes, place) } else { i32_at(bytes, place).map(i64::from) }
+        if size == 8 {
+            i64_at(bytes, place)
+        } else {
+            i32_at(bytes, place).map(i64::from)
+        }
     };
     let (mut low, mut high) = (0, bytes.len() / width.max(1));
     while low < high {
@@ -79,7 +89,9 @@ pub fn locate_batch(
     let (mut position, mut expected) = (0, None);
     let bytes = bytes_of(&entries).ok_or_else(contiguous)?;
     let at = floor_slot(bytes, 8, 0, 4, offset.saturating_sub(base)).checked_mul(8);
-    if let Some((relative, place)) = at.and_then(|at| Some((i32_at(bytes, at)?, i32_at(bytes, at + 4)?))) {
+    if let Some((relative, place)) =
+        at.and_then(|at| Some((i32_at(bytes, at)?, i32_at(bytes, at + 4)?)))
+    {
         if place > 0 && (place as u64) < end {
             (position, expected) = (place as u64, Some(base.saturating_add(i64::from(relative))));
         }
@@ -95,7 +107,9 @@ pub fn locate_batch(
             }
             let count = read_at(fd, buffer, position).ok()?;
             match find_batch(&buffer[..count], end - position, offset, expected) {
-                (FOUND, at, size, first, last) => return Some((position + at as u64, size, first, last)),
+                (FOUND, at, size, first, last) => {
+                    return Some((position + at as u64, size, first, last))
+                }
                 (GO_ON, at, ..) if at > 0 => position += at as u64,
                 _ => return None,
             }
@@ -113,7 +127,9 @@ pub fn find_batch(data: &[u8], left: u64, offset: i64, expected: Option<i64>) ->
     let mut at = 0usize;
     loop {
         let room = left.saturating_sub(at as u64);
-        let (Some(base), Some(length), Some(&magic)) = (i64_at(data, at), i32_at(data, at + 8), data.get(at + MAGIC)) else {
+        let (Some(base), Some(length), Some(&magic)) =
+            (i64_at(data, at), i32_at(data, at + 8), data.get(at + MAGIC))
+        else {
             return (GO_ON, at, 0, 0, 0);
         };
         let size = i64::from(length) + LOG_OVERHEAD as i64;
@@ -122,7 +138,9 @@ pub fn find_batch(data: &[u8], left: u64, offset: i64, expected: Option<i64>) ->
             2 => i32_at(data, at + LAST_DELTA),
             _ => return (DAMAGED, at, 0, 0, 0),
         };
-        let Some(delta) = delta else { return (GO_ON, at, 0, 0, 0) };
+        let Some(delta) = delta else {
+            return (GO_ON, at, 0, 0, 0);
+        };
         if size < SMALLEST_ENTRY as i64 || size as u64 > room || base < 0 || delta < 0 {
             return (DAMAGED, at, 0, 0, 0);
         }

@@ -20,7 +20,9 @@ pub fn compress_at(data: &[u8], level: Option<i32>, out: &mut Vec<u8>) -> bool {
     for block in data.chunks(BLOCK) {
         let start = out.len();
         out.extend_from_slice(&[0; 4]);
-        let Some(written) = lz4_compress_block(block, level, out) else { return false };
+        let Some(written) = lz4_compress_block(block, level, out) else {
+            return false;
+        };
         let mut length = written as u32;
         if written >= block.len() {
             out.truncate(start + 4);
@@ -36,12 +38,15 @@ pub fn compress_at(data: &[u8], level: Option<i32>, out: &mut Vec<u8>) -> bool {
 /// Appends the decompressed frame. Format V0 had a wrong header checksum, so with magic 0 it is not compared.
 pub fn decompress(data: &[u8], magic: u8, out: &mut Vec<u8>, limit: usize) -> Result<(), Damage> {
     const CUT: &str = "its lz4 data is cut short";
-    let &[flags, block_flags] = data.get(4..6).ok_or(CUT)? else { return Err(CUT.into()) };
+    let &[flags, block_flags] = data.get(4..6).ok_or(CUT)? else {
+        return Err(CUT.into());
+    };
     if !data.starts_with(&MAGIC) {
         return Err("its lz4 data does not start with a frame".into());
     }
     let size_code = block_flags >> 4;
-    if flags >> 6 != 1 || flags & 3 != 0 || block_flags & 0x8f != 0 || !(4..=7).contains(&size_code) {
+    if flags >> 6 != 1 || flags & 3 != 0 || block_flags & 0x8f != 0 || !(4..=7).contains(&size_code)
+    {
         return Err("its lz4 frame has flags that are not known".into());
     }
     let largest = 1usize << (8 + 2 * size_code);
@@ -63,7 +68,9 @@ pub fn decompress(data: &[u8], magic: u8, out: &mut Vec<u8>, limit: usize) -> Re
         if length == 0 {
             return Ok(());
         }
-        let (block, after) = rest.split_at_checked((length & !STORED) as usize).ok_or(CUT)?;
+        let (block, after) = rest
+            .split_at_checked((length & !STORED) as usize)
+            .ok_or(CUT)?;
         rest = after;
         if block.len() > largest {
             return Err("a block of its lz4 frame is larger than the frame allows".into());
@@ -75,7 +82,8 @@ pub fn decompress(data: &[u8], magic: u8, out: &mut Vec<u8>, limit: usize) -> Re
             out.extend_from_slice(block);
         } else {
             let history = if linked { out.len() - start } else { 0 };
-            lz4_decompress_block(block, out, largest, history).ok_or("its lz4 data cannot be decompressed")?;
+            lz4_decompress_block(block, out, largest, history)
+                .ok_or("its lz4 data cannot be decompressed")?;
         }
         if out.len() > limit {
             return Err(super::codecs::too_large(limit));
@@ -85,7 +93,13 @@ pub fn decompress(data: &[u8], magic: u8, out: &mut Vec<u8>, limit: usize) -> Re
 
 /// XXH32 with seed 0, of which the frame's checksums are made.
 fn xxh32(data: &[u8]) -> u32 {
-    const P: [u32; 5] = [0x9e37_79b1, 0x85eb_ca77, 0xc2b2_ae3d, 0x27d4_eb2f, 0x1656_67b1];
+    const P: [u32; 5] = [
+        0x9e37_79b1,
+        0x85eb_ca77,
+        0xc2b2_ae3d,
+        0x27d4_eb2f,
+        0x1656_67b1,
+    ];
     let word = |b: &[u8]| u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
     let mut sum = P[4];
     let stripes = data.chunks_exact(16);
@@ -94,19 +108,33 @@ fn xxh32(data: &[u8]) -> u32 {
         let mut lanes = [P[0].wrapping_add(P[1]), P[1], 0, 0u32.wrapping_sub(P[0])];
         for stripe in stripes {
             for (lane, bytes) in lanes.iter_mut().zip(stripe.chunks_exact(4)) {
-                *lane = lane.wrapping_add(word(bytes).wrapping_mul(P[1])).rotate_left(13).wrapping_mul(P[0]);
+                *lane = lane
+                    .wrapping_add(word(bytes).wrapping_mul(P[1]))
+                    .rotate_left(13)
+                    .wrapping_mul(P[0]);
             }
         }
-        sum = [1, 7, 12, 18].iter().zip(lanes).fold(0u32, |sum, (&turn, lane)| sum.wrapping_add(lane.rotate_left(turn)));
+        sum = [1, 7, 12, 18]
+            .iter()
+            .zip(lanes)
+            .fold(0u32, |sum, (&turn, lane)| {
+                sum.wrapping_add(lane.rotate_left(turn))
+            });
     }
     sum = sum.wrapping_add(data.len() as u32);
     let words = tail.chunks_exact(4);
     let bytes = words.remainder();
     for four in words {
-        sum = sum.wrapping_add(word(four).wrapping_mul(P[2])).rotate_left(17).wrapping_mul(P[3]);
+        sum = sum
+            .wrapping_add(word(four).wrapping_mul(P[2]))
+            .rotate_left(17)
+            .wrapping_mul(P[3]);
     }
     for &byte in bytes {
-        sum = sum.wrapping_add(u32::from(byte).wrapping_mul(P[4])).rotate_left(11).wrapping_mul(P[0]);
+        sum = sum
+            .wrapping_add(u32::from(byte).wrapping_mul(P[4]))
+            .rotate_left(11)
+            .wrapping_mul(P[0]);
     }
     sum = (sum ^ sum >> 15).wrapping_mul(P[1]);
     sum = (sum ^ sum >> 13).wrapping_mul(P[2]);

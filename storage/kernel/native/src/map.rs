@@ -36,13 +36,18 @@ impl Hasher {
     pub fn new() -> io::Result<Hasher> {
         let mut secret = [0u8; 16];
         getrandom::fill(&mut secret).map_err(|error| io::Error::other(error.to_string()))?;
-        Ok(Hasher { sip: SipHasher13::new_with_key(&secret) })
+        Ok(Hasher {
+            sip: SipHasher13::new_with_key(&secret),
+        })
     }
 
     #[inline(always)]
     pub fn fingerprint(&self, key: &[u8]) -> Fingerprint {
         let hash = self.sip.hash(key);
-        Fingerprint { high: hash.h1, low: hash.h2 & !ORDINAL_MASK }
+        Fingerprint {
+            high: hash.h1,
+            low: hash.h2 & !ORDINAL_MASK,
+        }
     }
 }
 
@@ -61,10 +66,21 @@ impl OffsetMap {
         let stated_slots = bytes / if kafka { KAFKA_SLOT_BYTES } else { SLOT_BYTES };
         let capacity = (stated_slots as f64 * load_factor.clamp(0.0, 1.0)) as usize;
         // Beyond 0.95 the runs of full slots would grow without bound; then a little more memory is taken.
-        let largest_homes = ((capacity as f64 / 0.95) as usize + 16).max(if kafka { 0 } else { stated_slots as usize });
+        let largest_homes = ((capacity as f64 / 0.95) as usize + 16).max(if kafka {
+            0
+        } else {
+            stated_slots as usize
+        });
         let homes = largest_homes.min(FIRST_HOMES);
         let slots = Self::reserve(homes, capacity)?;
-        Ok(OffsetMap { slots, homes, largest_homes, entries: 0, capacity, stated_slots })
+        Ok(OffsetMap {
+            slots,
+            homes,
+            largest_homes,
+            entries: 0,
+            capacity,
+            stated_slots,
+        })
     }
 
     /// Room behind the last home for entries pushed beyond it: no more than all of them can be. It costs address space only.
@@ -121,12 +137,18 @@ impl OffsetMap {
         }
         let slots = self.slots.all_mut();
         let (at, found) = Self::find(slots, self.homes, print);
-        let new = Slot { high: print.high, low: print.low | (ordinal + 1) };
+        let new = Slot {
+            high: print.high,
+            low: print.low | (ordinal + 1),
+        };
         if found {
             let old = std::mem::replace(&mut slots[at], new);
             return Ok(Some((old.low & ORDINAL_MASK) - 1));
         }
-        let Some(run) = slots.get(at..).and_then(|rest| rest.iter().position(|slot| slot.low == 0)) else {
+        let Some(run) = slots
+            .get(at..)
+            .and_then(|rest| rest.iter().position(|slot| slot.low == 0))
+        else {
             return Err(io::ErrorKind::OutOfMemory.into());
         };
         slots.copy_within(at..at + run, at + 1);
@@ -154,7 +176,13 @@ impl OffsetMap {
             let old = self.slots.all();
             for slot in &old[start..old.len().min(start + RELEASE_STEP)] {
                 if slot.low != 0 {
-                    let at = free.max(Self::home(homes, Fingerprint { high: slot.high, low: 0 }));
+                    let at = free.max(Self::home(
+                        homes,
+                        Fingerprint {
+                            high: slot.high,
+                            low: 0,
+                        },
+                    ));
                     target[at] = *slot;
                     free = at + 1;
                 }
@@ -181,7 +209,11 @@ mod tests {
             let mut ordinal = 0;
             while map.entries() < map.capacity() {
                 let key = (ordinal * 2_654_435_761 % 1_000_003 / 2).to_string();
-                assert_eq!(map.put(hasher.fingerprint(key.as_bytes()), ordinal).unwrap(), model.insert(key, ordinal));
+                assert_eq!(
+                    map.put(hasher.fingerprint(key.as_bytes()), ordinal)
+                        .unwrap(),
+                    model.insert(key, ordinal)
+                );
                 ordinal += 1;
                 if ordinal > 2_000_000 {
                     break;
@@ -190,14 +222,20 @@ mod tests {
             assert_eq!(map.entries(), model.len());
             for (key, ordinal) in &model {
                 assert_eq!(map.get(hasher.fingerprint(key.as_bytes())), Some(*ordinal));
-                assert_eq!(map.get(hasher.fingerprint(format!("no{key}").as_bytes())), None);
+                assert_eq!(
+                    map.get(hasher.fingerprint(format!("no{key}").as_bytes())),
+                    None
+                );
             }
         }
     }
 
     #[test]
     fn kafka_capacity() {
-        assert_eq!(OffsetMap::new(134_217_728, 0.9, true).unwrap().capacity(), 5_033_164);
+        assert_eq!(
+            OffsetMap::new(134_217_728, 0.9, true).unwrap().capacity(),
+            5_033_164
+        );
         assert_eq!(OffsetMap::new(48, 0.9, true).unwrap().capacity(), 1);
         assert_eq!(OffsetMap::new(23, 0.9, true).unwrap().capacity(), 0);
     }

@@ -34,8 +34,13 @@ unsafe impl Sync for Slots {}
 
 impl Slots {
     pub fn reserve(len: usize) -> io::Result<Slots> {
-        let wanted = len.max(1).checked_mul(size_of::<Slot>()).and_then(|bytes| bytes.checked_next_multiple_of(4096));
-        let bytes = wanted.filter(|&bytes| bytes <= isize::MAX as usize).ok_or(io::ErrorKind::OutOfMemory)?;
+        let wanted = len
+            .max(1)
+            .checked_mul(size_of::<Slot>())
+            .and_then(|bytes| bytes.checked_next_multiple_of(4096));
+        let bytes = wanted
+            .filter(|&bytes| bytes <= isize::MAX as usize)
+            .ok_or(io::ErrorKind::OutOfMemory)?;
         // SAFETY: a fresh anonymous private mapping, no existing memory is touched; the result is checked.
         let start = unsafe {
             libc::mmap(
@@ -55,7 +60,11 @@ impl Slots {
             unsafe { libc::madvise(start, bytes, libc::MADV_HUGEPAGE) };
         }
         let start = NonNull::new(start.cast::<Slot>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Slots { start, len: len.max(1), bytes })
+        Ok(Slots {
+            start,
+            len: len.max(1),
+            bytes,
+        })
     }
 
     #[inline(always)]
@@ -124,7 +133,9 @@ pub fn lz4_compress_block(block: &[u8], level: Option<i32>, out: &mut Vec<u8>) -
             Some(level) => lz4_sys::LZ4_compress_HC(source, target, length, bound, level),
         }
     };
-    let written = usize::try_from(written).ok().filter(|&written| written > 0 && written <= spare.len())?;
+    let written = usize::try_from(written)
+        .ok()
+        .filter(|&written| written > 0 && written <= spare.len())?;
     // SAFETY: liblz4 initialised `written` bytes of the spare capacity.
     unsafe { out.set_len(out.len() + written) };
     Some(written)
@@ -132,7 +143,12 @@ pub fn lz4_compress_block(block: &[u8], level: Option<i32>, out: &mut Vec<u8>) -
 
 /// Appends the decompressed `block`, at most `limit` bytes; with `history` it may refer to that many bytes at the end of
 /// `out`. None: the block is damaged or larger.
-pub fn lz4_decompress_block(block: &[u8], out: &mut Vec<u8>, limit: usize, history: usize) -> Option<usize> {
+pub fn lz4_decompress_block(
+    block: &[u8],
+    out: &mut Vec<u8>,
+    limit: usize,
+    history: usize,
+) -> Option<usize> {
     let length = i32::try_from(block.len()).ok()?;
     let limit = i32::try_from(limit).ok()?;
     let history = history.min(out.len()).min(64 << 10);
@@ -152,7 +168,9 @@ pub fn lz4_decompress_block(block: &[u8], out: &mut Vec<u8>, limit: usize, histo
             history as libc::c_int,
         )
     };
-    let written = usize::try_from(written).ok().filter(|&written| written <= limit as usize)?;
+    let written = usize::try_from(written)
+        .ok()
+        .filter(|&written| written <= limit as usize)?;
     // SAFETY: liblz4 initialised `written` bytes behind the used ones.
     unsafe { out.set_len(used + written) };
     Some(written)
@@ -255,7 +273,12 @@ pub fn begin_write_out(file: &File, from: u64, length: u64) {
     #[cfg(target_os = "linux")]
     // SAFETY: a call on an open descriptor without memory arguments; it promises nothing, so its result does not matter.
     unsafe {
-        libc::sync_file_range(file.as_raw_fd(), from as i64, length as i64, libc::SYNC_FILE_RANGE_WRITE);
+        libc::sync_file_range(
+            file.as_raw_fd(),
+            from as i64,
+            length as i64,
+            libc::SYNC_FILE_RANGE_WRITE,
+        );
     }
     #[cfg(not(target_os = "linux"))]
     let _ = (file, from, length);
@@ -264,12 +287,54 @@ pub fn begin_write_out(file: &File, from: u64, length: u64) {
 /// The memory of a Python buffer, where it is one piece. A thread that changes it meanwhile changes what is read from it.
 pub fn bytes_of(buffer: &PyBuffer<u8>) -> Option<&[u8]> {
     // SAFETY: the buffer is contiguous, and its export keeps the memory in place for as long as `buffer` lives.
-    buffer.is_c_contiguous().then(|| unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes()) })
+    buffer.is_c_contiguous().then(|| unsafe {
+        std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes())
+    })
 }
 
 /// As `bytes_of`, to write to; None for read-only memory too.
 pub fn bytes_of_mut(buffer: &mut PyBuffer<u8>) -> Option<&mut [u8]> {
     let fit = buffer.is_c_contiguous() && !buffer.readonly();
     // SAFETY: as above, and the buffer is writable.
-    fit.then(|| unsafe { std::slice::from_raw_parts_mut(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes()) })
+    fit.then(|| unsafe {
+        std::slice::from_raw_parts_mut(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes())
+    })
+}
+
+/// Writes all of it at the descriptor's position, however many calls that takes.
+pub fn write_all(fd: RawFd, mut data: &[u8]) -> io::Result<()> {
+    while !data.is_empty() {
+        // SAFETY: the memory is `data`'s; the descriptor is only used for the call, and a closed one gives EBADF.
+        let count = unsafe { libc::write(fd, data.as_ptr().cast(), data.len()) };
+        match usize::try_from(count) {
+            Ok(0) => return Err(io::Error::from_raw_os_error(libc::EIO)),
+            Ok(count) => data = &data[count.min(data.len())..],
+            Err(_) => interrupted()?,
+        }
+    }
+    Ok(())
+}
+
+/// One read from byte `position` on; how many bytes came.
+pub fn read_at(fd: RawFd, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+    let position =
+        i64::try_from(position).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    loop {
+        // SAFETY: as above; no more than `buffer` holds is written to it.
+        let count = unsafe { libc::pread(fd, buffer.as_mut_ptr().cast(), buffer.len(), position) };
+        match usize::try_from(count) {
+            Ok(count) => return Ok(count),
+            Err(_) => interrupted()?,
+        }
+    }
+}
+
+/// Nothing where a signal cut the last call short, which is then to be made again; else its error.
+fn interrupted() -> io::Result<()> {
+    let error = io::Error::last_os_error();
+    if error.kind() == io::ErrorKind::Interrupted {
+        Ok(())
+    } else {
+        Err(error)
+    }
 }

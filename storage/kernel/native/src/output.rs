@@ -33,7 +33,16 @@ impl<'a> Output<'a> {
     pub fn new(file: Option<File>, group: &'a [Source]) -> Output<'a> {
         let path = group.first().map(Source::name).unwrap_or_default();
         let same_as = if let [only] = group { Some(only) } else { None };
-        Output { file, path, same_as, buffer: Vec::with_capacity(BUFFER + (64 << 10)), size: 0, written: 0, handed: 0, begun: 0 }
+        Output {
+            file,
+            path,
+            same_as,
+            buffer: Vec::with_capacity(BUFFER + (64 << 10)),
+            size: 0,
+            written: 0,
+            handed: 0,
+            begun: 0,
+        }
     }
 
     pub fn size(&self) -> u64 {
@@ -60,7 +69,9 @@ impl<'a> Output<'a> {
 
     /// Something differs from the source: what was kept so far is written now.
     pub fn differ(&mut self) -> Outcome<()> {
-        let Some(source) = self.same_as.take() else { return Ok(()) };
+        let Some(source) = self.same_as.take() else {
+            return Ok(());
+        };
         if self.file.is_none() || self.size == 0 {
             return Ok(());
         }
@@ -70,7 +81,8 @@ impl<'a> Output<'a> {
         while at < self.size {
             let step = BUFFER.min((self.size - at) as usize);
             bytes.resize(step, 0);
-            from.read_exact_at(&mut bytes, at).map_err(|error| source.io("read", &error))?;
+            from.read_exact_at(&mut bytes, at)
+                .map_err(|error| source.io("read", &error))?;
             at += step as u64;
             self.hand_over(&bytes)?;
         }
@@ -88,7 +100,10 @@ impl<'a> Output<'a> {
         self.size += length as u64;
         if self.size > LARGEST_LOG {
             let reason = format!("the cleaned segment would be larger than {LARGEST_LOG} bytes, lower segment.bytes so that groups are smaller");
-            return Err(KernelError::Fault { path: self.path.clone(), reason });
+            return Err(KernelError::Fault {
+                path: self.path.clone(),
+                reason,
+            });
         }
         if self.buffer.len() >= BUFFER {
             self.flush()?;
@@ -105,10 +120,20 @@ impl<'a> Output<'a> {
     }
 
     fn hand_over(&mut self, bytes: &[u8]) -> Outcome<()> {
-        let Some(file) = &mut self.file else { return Ok(()) };
+        let Some(file) = &mut self.file else {
+            return Ok(());
+        };
         if let Err(error) = file.write_all(bytes) {
-            let reason = if error.kind() == ErrorKind::StorageFull { "no space left on the device".to_string() } else { error.to_string() };
-            return Err(KernelError::Io { path: self.path.clone(), action: "write of its cleaned copy", reason });
+            let reason = if error.kind() == ErrorKind::StorageFull {
+                "no space left on the device".to_string()
+            } else {
+                error.to_string()
+            };
+            return Err(KernelError::Io {
+                path: self.path.clone(),
+                action: "write of its cleaned copy",
+                reason,
+            });
         }
         self.written += bytes.len() as u64;
         self.handed += bytes.len() as u64;

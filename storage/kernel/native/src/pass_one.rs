@@ -80,31 +80,68 @@ enum Kind {
     Data,
 }
 
-pub fn build_map(round: &mut Round, sources: &[Source], aborted: &[AbortedTransaction], progress: &mut dyn Progress) -> Outcome<MapOutcome> {
+pub fn build_map(
+    round: &mut Round,
+    sources: &[Source],
+    aborted: &[AbortedTransaction],
+    progress: &mut dyn Progress,
+) -> Outcome<MapOutcome> {
     let unread = |source: &Source| source.size.saturating_sub(source.start_position);
     let flow = Flow::of(&round.settings, sources.iter().map(unread).sum());
-    let Round { settings, hasher, map, dirty, desks, aside, buffer, .. } = round;
-    let Dirty { segments, batches, records, dead, skipped, closer, latest_offset } = dirty;
+    let Round {
+        settings,
+        hasher,
+        map,
+        dirty,
+        desks,
+        aside,
+        buffer,
+        ..
+    } = round;
+    let Dirty {
+        segments,
+        batches,
+        records,
+        dead,
+        skipped,
+        closer,
+        latest_offset,
+    } = dirty;
     let hasher = &*hasher;
     let first_dirty = settings.first_dirty_offset;
-    let mut reading = Reading { transactions: Transactions::default(), aside };
+    let mut reading = Reading {
+        transactions: Transactions::default(),
+        aside,
+    };
     reading.transactions.add(aborted);
     let mut mapping = Mapping {
         first_dirty,
-        filling: Filling { map, hasher, dead, waiting: [(Fingerprint::default(), 0); AHEAD], count: 0, failure: None },
+        filling: Filling {
+            map,
+            hasher,
+            dead,
+            waiting: [(Fingerprint::default(), 0); AHEAD],
+            count: 0,
+            failure: None,
+        },
         segments,
         batches,
         records,
         skipped,
         closer,
         segment: DirtySegment::default(),
-        outcome: MapOutcome { latest_offset: -1, ..MapOutcome::default() },
+        outcome: MapOutcome {
+            latest_offset: -1,
+            ..MapOutcome::default()
+        },
         meter: Meter::new(progress),
     };
     match (flow, desks.as_mut_slice()) {
         (Some(flow), _) => {
             let work = |desk: &mut Desk, chunk: Chunk| chunk.hash(hasher, first_dirty, desk);
-            pool::in_order(desks, work, |line| ahead(&mut reading, &mut mapping, sources, flow, line, buffer))?;
+            pool::in_order(desks, work, |line| {
+                ahead(&mut reading, &mut mapping, sources, flow, line, buffer)
+            })?;
         }
         (None, [desk, ..]) => alone(&mut reading, &mut mapping, sources, desk, buffer)?,
         (None, []) => {}
@@ -115,14 +152,21 @@ pub fn build_map(round: &mut Round, sources: &[Source], aborted: &[AbortedTransa
 }
 
 /// On the calling thread alone: keys go into the map as they are met.
-fn alone(reading: &mut Reading, mapping: &mut Mapping, sources: &[Source], desk: &mut Desk, buffer: &mut Buffer) -> Outcome<()> {
+fn alone(
+    reading: &mut Reading,
+    mapping: &mut Mapping,
+    sources: &[Source],
+    desk: &mut Desk,
+    buffer: &mut Buffer,
+) -> Outcome<()> {
     for source in sources {
         mapping.begin(source);
         let mut reader = Reader::new(source, source.start_position, buffer)?;
         while let Some(header) = reader.next()? {
             let kind = reading.sort(source, &header, reader.batch())?;
             let full = mapping.batch(source, &header, kind, |look| {
-                let area = batch::area(&header, reader.batch(), &mut desk.codecs, &mut desk.scratch)?;
+                let area =
+                    batch::area(&header, reader.batch(), &mut desk.codecs, &mut desk.scratch)?;
                 batch::walk(&header, area, |record| look.record(area, record))
             })?;
             desk.scratch.trim();
@@ -167,7 +211,9 @@ fn ahead(
             waiting += chunk.bytes.len();
             line.push(chunk);
             while failed || flow.is_full(line.len(), waiting) {
-                let Some(mut chunk) = line.next() else { return Ok(()) };
+                let Some(mut chunk) = line.next() else {
+                    return Ok(());
+                };
                 waiting -= chunk.bytes.len();
                 if mapping.take(&sources[chunk.source], &mut chunk)? {
                     return Ok(());
@@ -238,8 +284,19 @@ impl Chunk {
 
     /// Up to the first batch that is damaged.
     fn hash(mut self, hasher: &Hasher, first_dirty: i64, desk: &mut Desk) -> Chunk {
-        for ahead in self.batches.iter_mut().filter(|ahead| ahead.kind == Kind::Data) {
-            ahead.found = find(&ahead.header, &self.bytes[ahead.bytes.clone()], hasher, first_dirty, desk, &mut self.keys);
+        for ahead in self
+            .batches
+            .iter_mut()
+            .filter(|ahead| ahead.kind == Kind::Data)
+        {
+            ahead.found = find(
+                &ahead.header,
+                &self.bytes[ahead.bytes.clone()],
+                hasher,
+                first_dirty,
+                desk,
+                &mut self.keys,
+            );
             desk.scratch.trim();
             if ahead.found.is_err() {
                 break;
@@ -249,18 +306,33 @@ impl Chunk {
     }
 }
 
-fn find(header: &Header, bytes: &[u8], hasher: &Hasher, first_dirty: i64, desk: &mut Desk, keys: &mut Vec<Key>) -> Result<Found, Damage> {
+fn find(
+    header: &Header,
+    bytes: &[u8],
+    hasher: &Hasher,
+    first_dirty: i64,
+    desk: &mut Desk,
+    keys: &mut Vec<Key>,
+) -> Result<Found, Damage> {
     let area = batch::area(header, bytes, &mut desk.codecs, &mut desk.scratch)?;
     let (start, mut records, mut closer) = (keys.len(), 0, false);
     batch::walk(header, area, |record| {
         let key = record.key(area);
         closer |= needs_a_closer_look(record) | key.is_none();
         if let Some(key) = key.filter(|_| record.offset >= first_dirty) {
-            keys.push(Key { print: hasher.fingerprint(key), offset: record.offset, index: records });
+            keys.push(Key {
+                print: hasher.fingerprint(key),
+                offset: record.offset,
+                index: records,
+            });
         }
         records += 1;
     })?;
-    Ok(Found { keys: start..keys.len(), records, closer })
+    Ok(Found {
+        keys: start..keys.len(),
+        records,
+        closer,
+    })
 }
 
 /// Tombstones may expire, and records that are not as Kafka writes them are encoded anew.
@@ -278,25 +350,48 @@ struct Reading<'a> {
 impl Reading<'_> {
     fn sort(&mut self, source: &Source, header: &Header, bytes: &[u8]) -> Outcome<Kind> {
         if header.is_control() {
-            let marker = batch::marker(header, bytes, &mut self.aside.codecs, &mut self.aside.scratch);
+            let marker = batch::marker(
+                header,
+                bytes,
+                &mut self.aside.codecs,
+                &mut self.aside.scratch,
+            );
             self.aside.scratch.trim();
             let marker = marker.map_err(|damage| source.damaged(header, damage))?;
-            self.transactions.control_batch(header, marker, &mut Vec::new());
+            self.transactions
+                .control_batch(header, marker, &mut Vec::new());
             return Ok(Kind::Control);
         }
-        Ok(if self.transactions.data_batch(header) { Kind::Aborted } else { Kind::Data })
+        Ok(if self.transactions.data_batch(header) {
+            Kind::Aborted
+        } else {
+            Kind::Data
+        })
     }
 
     /// Reads on until the chunk is large enough. False: the segment is through.
-    fn fill(&mut self, source: &Source, reader: &mut Reader, flow: Flow, chunk: &mut Chunk) -> Outcome<bool> {
+    fn fill(
+        &mut self,
+        source: &Source,
+        reader: &mut Reader,
+        flow: Flow,
+        chunk: &mut Chunk,
+    ) -> Outcome<bool> {
         while !flow.is_enough(chunk.bytes.len(), chunk.batches.len()) {
-            let Some(header) = reader.next()? else { return Ok(false) };
+            let Some(header) = reader.next()? else {
+                return Ok(false);
+            };
             let kind = self.sort(source, &header, reader.batch())?;
             let start = chunk.bytes.len();
             if kind == Kind::Data {
                 chunk.bytes.extend_from_slice(reader.batch());
             }
-            chunk.batches.push(Ahead { header, kind, bytes: start..chunk.bytes.len(), found: Ok(Found::default()) });
+            chunk.batches.push(Ahead {
+                header,
+                kind,
+                bytes: start..chunk.bytes.len(),
+                found: Ok(Found::default()),
+            });
         }
         Ok(true)
     }
@@ -320,7 +415,12 @@ struct Mapping<'a> {
 impl<'a> Mapping<'a> {
     fn begin(&mut self, source: &Source) {
         let (first_batch, first_ordinal) = (*self.batches, *self.records);
-        self.segment = DirtySegment { start_position: source.start_position, first_batch, first_ordinal, ..DirtySegment::default() };
+        self.segment = DirtySegment {
+            start_position: source.start_position,
+            first_batch,
+            first_ordinal,
+            ..DirtySegment::default()
+        };
     }
 
     /// Takes one batch; `walk` goes over its records, if they matter. True: the map is full.
@@ -345,9 +445,21 @@ impl<'a> Mapping<'a> {
             }
             Kind::Data => {
                 let (filling, latest_offset) = (&mut self.filling, &mut self.outcome.latest_offset);
-                let mut look = Look { first_dirty: self.first_dirty, filling, latest_offset, ordinal: *self.records, closer: false, full: false };
+                let mut look = Look {
+                    first_dirty: self.first_dirty,
+                    filling,
+                    latest_offset,
+                    ordinal: *self.records,
+                    closer: false,
+                    full: false,
+                };
                 walk(&mut look).map_err(|damage| source.damaged(header, damage))?;
-                let Look { ordinal, closer, full, .. } = look;
+                let Look {
+                    ordinal,
+                    closer,
+                    full,
+                    ..
+                } = look;
                 self.outcome.messages_read += ordinal - *self.records;
                 *self.records = ordinal;
                 if closer || full {
@@ -431,7 +543,10 @@ impl Look<'_, '_> {
         self.closer |= needs_a_closer_look(record);
         match record.key(area) {
             Some(key) if record.offset >= self.first_dirty => {
-                if !self.filling.put(|hasher| hasher.fingerprint(key), self.ordinal) {
+                if !self
+                    .filling
+                    .put(|hasher| hasher.fingerprint(key), self.ordinal)
+                {
                     self.full = true;
                     return;
                 }

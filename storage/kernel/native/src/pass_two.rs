@@ -45,7 +45,12 @@ struct Cursor {
 
 impl Cursor {
     fn new(segment: DirtySegment) -> Cursor {
-        Cursor { segment, batch: 0, ordinal: segment.first_ordinal, checksum: 0 }
+        Cursor {
+            segment,
+            batch: 0,
+            ordinal: segment.first_ordinal,
+            checksum: 0,
+        }
     }
 
     #[inline]
@@ -56,7 +61,11 @@ impl Cursor {
         let number = self.segment.first_batch + self.batch;
         self.batch += 1;
         self.checksum = mix(self.checksum, header.crc);
-        Some(Noted { ordinal: self.ordinal, skipped: dirty.skipped.get(number), closer: dirty.closer.get(number) })
+        Some(Noted {
+            ordinal: self.ordinal,
+            skipped: dirty.skipped.get(number),
+            closer: dirty.closer.get(number),
+        })
     }
 
     fn is_complete(&self) -> bool {
@@ -79,14 +88,44 @@ pub fn clean_group(
     progress: &mut dyn Progress,
 ) -> Outcome<GroupOutcome> {
     let Some(first) = group.first() else {
-        return Err(KernelError::Fault { path: "".into(), reason: "a group without segments cannot be cleaned".into() });
+        return Err(KernelError::Fault {
+            path: "".into(),
+            reason: "a group without segments cannot be cleaned".into(),
+        });
     };
-    let flow = Flow::of(&round.settings, group.iter().map(|source| source.size).sum());
-    let Round { settings, hasher, map, dirty, transactions, desks, aside, buffer } = round;
-    let view = View { settings, hasher, map, dirty };
-    desks.iter_mut().chain([&mut *aside]).for_each(|desk| desk.stats = Stats::default());
-    let mut reading =
-        Reading { round: view, producers, transactions, aside, transaction_index: Vec::new(), stats: Stats::default(), cursor: None };
+    let flow = Flow::of(
+        &round.settings,
+        group.iter().map(|source| source.size).sum(),
+    );
+    let Round {
+        settings,
+        hasher,
+        map,
+        dirty,
+        transactions,
+        desks,
+        aside,
+        buffer,
+    } = round;
+    let view = View {
+        settings,
+        hasher,
+        map,
+        dirty,
+    };
+    desks
+        .iter_mut()
+        .chain([&mut *aside])
+        .for_each(|desk| desk.stats = Stats::default());
+    let mut reading = Reading {
+        round: view,
+        producers,
+        transactions,
+        aside,
+        transaction_index: Vec::new(),
+        stats: Stats::default(),
+        cursor: None,
+    };
     let mut writing = Writing {
         group,
         output: Output::new(file, group),
@@ -98,7 +137,9 @@ pub fn clean_group(
     match (flow, desks.as_mut_slice()) {
         (Some(flow), _) => {
             let work = |desk: &mut Desk, chunk: Chunk| chunk.judge(view, group, desk);
-            pool::in_order(desks, work, |line| ahead(&mut reading, &mut writing, flow, line, buffer))?;
+            pool::in_order(desks, work, |line| {
+                ahead(&mut reading, &mut writing, flow, line, buffer)
+            })?;
         }
         (None, [desk, ..]) => alone(&mut reading, &mut writing, desk, buffer)?,
         (None, []) => {}
@@ -119,7 +160,12 @@ pub fn clean_group(
 }
 
 /// On the calling thread alone: what is written again goes straight to the output.
-fn alone(reading: &mut Reading, writing: &mut Writing, desk: &mut Desk, buffer: &mut Buffer) -> Outcome<()> {
+fn alone(
+    reading: &mut Reading,
+    writing: &mut Writing,
+    desk: &mut Desk,
+    buffer: &mut Buffer,
+) -> Outcome<()> {
     for (index, source) in writing.group.iter().enumerate() {
         writing.source_index = index;
         reading.begin(source);
@@ -130,7 +176,15 @@ fn alone(reading: &mut Reading, writing: &mut Writing, desk: &mut Desk, buffer: 
                 Deed::Known(fate) => fate,
                 Deed::Ask(question) => {
                     let out = writing.output.buffer();
-                    let judged = desk.judge(reading.round, source, &header, reader.batch(), verdict, question, out);
+                    let judged = desk.judge(
+                        reading.round,
+                        source,
+                        &header,
+                        reader.batch(),
+                        verdict,
+                        question,
+                        out,
+                    );
                     let (fate, count) = judged.map_err(|damage| source.damaged(&header, damage))?;
                     reading.counted(&header, question, count);
                     fate
@@ -144,7 +198,13 @@ fn alone(reading: &mut Reading, writing: &mut Writing, desk: &mut Desk, buffer: 
 }
 
 /// With other threads: batches go to them in chunks, and what they make of them is written in order.
-fn ahead(reading: &mut Reading, writing: &mut Writing, flow: Flow, line: &mut Line<Chunk, Chunk, Desk>, buffer: &mut Buffer) -> Outcome<()> {
+fn ahead(
+    reading: &mut Reading,
+    writing: &mut Writing,
+    flow: Flow,
+    line: &mut Line<Chunk, Chunk, Desk>,
+    buffer: &mut Buffer,
+) -> Outcome<()> {
     let mut spare = Vec::new();
     let mut waiting = 0;
     for (index, source) in writing.group.iter().enumerate() {
@@ -166,7 +226,9 @@ fn ahead(reading: &mut Reading, writing: &mut Writing, flow: Flow, line: &mut Li
             waiting += chunk.bytes.len();
             line.push(chunk);
             while failed || flow.is_full(line.len(), waiting) {
-                let Some(chunk) = line.next() else { return Ok(()) };
+                let Some(chunk) = line.next() else {
+                    return Ok(());
+                };
                 waiting -= chunk.bytes.len();
                 spare.push(writing.take(chunk)?);
             }
@@ -218,9 +280,19 @@ impl Chunk {
     fn judge(mut self, round: View, group: &[Source], desk: &mut Desk) -> Chunk {
         let source = &group[self.source];
         for (index, step) in self.steps.iter_mut().enumerate() {
-            let Deed::Ask(question) = step.deed else { continue };
+            let Deed::Ask(question) = step.deed else {
+                continue;
+            };
             let start = self.out.len();
-            match desk.judge(round, source, &step.header, &self.bytes[step.bytes.clone()], step.verdict, question, &mut self.out) {
+            match desk.judge(
+                round,
+                source,
+                &step.header,
+                &self.bytes[step.bytes.clone()],
+                step.verdict,
+                question,
+                &mut self.out,
+            ) {
                 Ok((fate, _)) => step.deed = Deed::Known(fate),
                 Err(damage) => {
                     self.damage = Some((index, damage));
@@ -247,21 +319,36 @@ struct Reading<'a> {
 impl Reading<'_> {
     fn begin(&mut self, source: &Source) {
         self.transactions.add(&source.aborted);
-        self.cursor = self.round.dirty.segments.get(&source.base_offset).copied().map(Cursor::new);
+        self.cursor = self
+            .round
+            .dirty
+            .segments
+            .get(&source.base_offset)
+            .copied()
+            .map(Cursor::new);
     }
 
     fn end(&self, source: &Source) -> Outcome<()> {
         match &self.cursor {
             Some(cursor) if !cursor.is_complete() => {
                 let reason = "its content changed while it was being cleaned".to_string();
-                Err(KernelError::Fault { path: source.name(), reason })
+                Err(KernelError::Fault {
+                    path: source.name(),
+                    reason,
+                })
             }
             _ => Ok(()),
         }
     }
 
     /// Reads on until the chunk is large enough. False: the segment is through.
-    fn fill(&mut self, source: &Source, reader: &mut Reader, flow: Flow, chunk: &mut Chunk) -> Outcome<bool> {
+    fn fill(
+        &mut self,
+        source: &Source,
+        reader: &mut Reader,
+        flow: Flow,
+        chunk: &mut Chunk,
+    ) -> Outcome<bool> {
         while !flow.is_enough(chunk.bytes.len(), chunk.steps.len()) {
             let Some(header) = reader.next()? else {
                 self.end(source)?;
@@ -273,7 +360,15 @@ impl Reading<'_> {
             match deed {
                 // How many records it has, and with it the ordinals of all that follow, is known afterwards only.
                 Deed::Ask(question) if header.is_legacy() => {
-                    let judged = self.aside.judge(self.round, source, &header, bytes, verdict, question, &mut chunk.out);
+                    let judged = self.aside.judge(
+                        self.round,
+                        source,
+                        &header,
+                        bytes,
+                        verdict,
+                        question,
+                        &mut chunk.out,
+                    );
                     let (fate, count) = judged.map_err(|damage| source.damaged(&header, damage))?;
                     self.counted(&header, question, count);
                     deed = Deed::Known(fate);
@@ -281,7 +376,13 @@ impl Reading<'_> {
                 Deed::Known(Fate::Dropped) if verdict.retention != Retention::RetainEmpty => {}
                 _ => chunk.bytes.extend_from_slice(bytes),
             }
-            chunk.steps.push(Step { header, verdict, deed, bytes: start..chunk.bytes.len(), out: begun..chunk.out.len() });
+            chunk.steps.push(Step {
+                header,
+                verdict,
+                deed,
+                bytes: start..chunk.bytes.len(),
+                out: begun..chunk.out.len(),
+            });
         }
         Ok(true)
     }
@@ -290,10 +391,15 @@ impl Reading<'_> {
     fn plan(&mut self, source: &Source, header: &Header, bytes: &[u8]) -> Outcome<(Verdict, Deed)> {
         self.stats.batches_read += 1;
         self.stats.bytes_read += header.size as u64;
-        let noted = self.cursor.as_mut().and_then(|cursor| cursor.note(self.round.dirty, header));
+        let noted = self
+            .cursor
+            .as_mut()
+            .and_then(|cursor| cursor.note(self.round.dirty, header));
         let verdict = self.judge(source, header, bytes)?;
         let count = header.record_count as u64;
-        if let (Some(cursor), Some(Noted { skipped: false, .. }), false) = (&mut self.cursor, noted, header.is_control()) {
+        if let (Some(cursor), Some(Noted { skipped: false, .. }), false) =
+            (&mut self.cursor, noted, header.is_control())
+        {
             cursor.ordinal += count;
         }
         if verdict.retention == Retention::Delete {
@@ -305,7 +411,12 @@ impl Reading<'_> {
             return Ok((verdict, Deed::Known(Fate::Dropped)));
         }
         let deed = match noted {
-            Some(noted) if !noted.skipped && !noted.closer && count > 0 && self.bits_decide(header, verdict) => {
+            Some(noted)
+                if !noted.skipped
+                    && !noted.closer
+                    && count > 0
+                    && self.bits_decide(header, verdict) =>
+            {
                 let dead = self.round.dirty.dead.count(noted.ordinal, count);
                 self.stats.messages_read += count;
                 self.stats.superseded += dead;
@@ -322,7 +433,9 @@ impl Reading<'_> {
 
     /// The batch was looked into and has `count` records; only that of a legacy one was not known before.
     fn counted(&mut self, header: &Header, question: Question, count: u64) {
-        if let (true, Some(cursor), Question::Rule(Some(Noted { skipped: false, .. }))) = (header.is_legacy(), &mut self.cursor, question) {
+        if let (true, Some(cursor), Question::Rule(Some(Noted { skipped: false, .. }))) =
+            (header.is_legacy(), &mut self.cursor, question)
+        {
             cursor.ordinal += count;
         }
     }
@@ -341,33 +454,49 @@ impl Reading<'_> {
         let settings = self.round.settings;
         let control = header.is_control();
         let discard = if control {
-            let marker = batch::marker(header, bytes, &mut self.aside.codecs, &mut self.aside.scratch);
+            let marker = batch::marker(
+                header,
+                bytes,
+                &mut self.aside.codecs,
+                &mut self.aside.scratch,
+            );
             self.aside.scratch.trim();
             let marker = marker.map_err(|damage| source.damaged(header, damage))?;
-            self.transactions.control_batch(header, marker, &mut self.transaction_index)
+            self.transactions
+                .control_batch(header, marker, &mut self.transaction_index)
         } else {
             self.transactions.data_batch(header)
         };
-        let expired = header.delete_horizon().is_some_and(|horizon| horizon <= settings.now_ms);
+        let expired = header
+            .delete_horizon()
+            .is_some_and(|horizon| horizon <= settings.now_ms);
         let discard_records = discard && (!control || expired);
-        let retention = if self.is_last_of_producer(header) || header.last_offset + 1 == settings.high_watermark {
+        let retention = if self.is_last_of_producer(header)
+            || header.last_offset + 1 == settings.high_watermark
+        {
             Retention::RetainEmpty
         } else if discard_records {
             Retention::Delete
         } else {
             Retention::DeleteEmpty
         };
-        Ok(Verdict { discard_records, retention, marker_of_empty_transaction: discard && control })
+        Ok(Verdict {
+            discard_records,
+            retention,
+            marker_of_empty_transaction: discard && control,
+        })
     }
 
     fn is_last_of_producer(&self, header: &Header) -> bool {
         if header.producer_id < 0 {
             return false;
         }
-        self.producers.get(&header.producer_id).is_some_and(|producer| match producer.last_data_offset {
-            Some(offset) => header.last_offset == offset,
-            None => header.is_control() && header.producer_epoch == producer.producer_epoch,
-        })
+        self.producers
+            .get(&header.producer_id)
+            .is_some_and(|producer| match producer.last_data_offset {
+                Some(offset) => header.last_offset == offset,
+                None => header.is_control() && header.producer_epoch == producer.producer_epoch,
+            })
     }
 }
 
@@ -389,7 +518,12 @@ impl<'a> Writing<'a> {
 
     fn overflow(&self, far: TooFar) -> KernelError {
         let (path, base_offset) = (self.source().name(), self.indexes.base_offset());
-        KernelError::Overflow { path, offset: far.0, base_offset, source: self.source_index }
+        KernelError::Overflow {
+            path,
+            offset: far.0,
+            base_offset,
+            source: self.source_index,
+        }
     }
 
     fn finish(&mut self) -> Outcome<()> {
@@ -408,7 +542,13 @@ impl<'a> Writing<'a> {
         for (index, step) in chunk.steps.iter().enumerate() {
             match (step.deed, &damage) {
                 (Deed::Known(fate), _) => {
-                    self.settle(&step.header, &chunk.bytes[step.bytes.clone()], step.verdict, fate, &chunk.out[step.out.clone()])?;
+                    self.settle(
+                        &step.header,
+                        &chunk.bytes[step.bytes.clone()],
+                        step.verdict,
+                        fate,
+                        &chunk.out[step.out.clone()],
+                    )?;
                 }
                 (Deed::Ask(_), Some((at, _))) if *at == index => break,
                 (Deed::Ask(_), _) => {}
@@ -424,7 +564,14 @@ impl<'a> Writing<'a> {
     }
 
     /// Puts the batch where its fate belongs. `rewritten` is empty if the output has it already.
-    fn settle(&mut self, header: &Header, bytes: &[u8], verdict: Verdict, fate: Fate, rewritten: &[u8]) -> Outcome<()> {
+    fn settle(
+        &mut self,
+        header: &Header,
+        bytes: &[u8],
+        verdict: Verdict,
+        fate: Fate,
+        rewritten: &[u8],
+    ) -> Outcome<()> {
         match fate {
             Fate::Dropped => self.drop(header, bytes, verdict)?,
             Fate::Copied(count) => self.copy(header, bytes, count)?,
@@ -441,7 +588,12 @@ impl<'a> Writing<'a> {
     fn copy(&mut self, header: &Header, bytes: &[u8], count: u64) -> Outcome<()> {
         self.stats.batches_copied += 1;
         self.stats.messages_written += count;
-        self.index(header.last_offset, header.last_offset, header.max_timestamp, header.size)?;
+        self.index(
+            header.last_offset,
+            header.last_offset,
+            header.max_timestamp,
+            header.size,
+        )?;
         self.output.copy(bytes)
     }
 
@@ -456,7 +608,10 @@ impl<'a> Writing<'a> {
                  magic {} has no empty batches (Kafka refuses to clean this log as well, until more is written to it)",
                 header.position, header.last_offset, header.magic
             );
-            return Err(KernelError::Fault { path: self.source().name(), reason });
+            return Err(KernelError::Fault {
+                path: self.source().name(),
+                reason,
+            });
         }
         let empty = rebuild::empty_batch(header);
         if bytes == empty {
@@ -464,21 +619,39 @@ impl<'a> Writing<'a> {
         }
         self.output.differ()?;
         self.stats.batches_emptied += 1;
-        self.index(header.last_offset, header.last_offset, header.max_timestamp, V2_HEADER)?;
+        self.index(
+            header.last_offset,
+            header.last_offset,
+            header.max_timestamp,
+            V2_HEADER,
+        )?;
         self.output.buffer().extend_from_slice(&empty);
         self.output.appended(V2_HEADER)
     }
 
     /// Accounts for the batch that comes next in the output.
     #[inline]
-    fn index(&mut self, largest_offset: i64, last_offset: i64, max_timestamp: i64, size: usize) -> Outcome<()> {
+    fn index(
+        &mut self,
+        largest_offset: i64,
+        last_offset: i64,
+        max_timestamp: i64,
+        size: usize,
+    ) -> Outcome<()> {
         self.stats.bytes_written += size as u64;
         let position = self.output.size();
-        let checked = self.indexes.relative(largest_offset).and_then(|_| self.indexes.append(last_offset, max_timestamp, position, size));
+        let checked = self.indexes.relative(largest_offset).and_then(|_| {
+            self.indexes
+                .append(last_offset, max_timestamp, position, size)
+        });
         checked.map_err(|far| self.overflow(far))
     }
 
-    fn rewritten(&mut self, rebuilt: &Rebuilt, (last_offset, max_timestamp, size): Written) -> Outcome<()> {
+    fn rewritten(
+        &mut self,
+        rebuilt: &Rebuilt,
+        (last_offset, max_timestamp, size): Written,
+    ) -> Outcome<()> {
         self.stats.batches_rewritten += 1;
         self.stats.messages_written += u64::from(rebuilt.count);
         self.index(rebuilt.last_offset, last_offset, max_timestamp, size)?;

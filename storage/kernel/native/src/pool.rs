@@ -97,7 +97,11 @@ impl<J, R, W> Line<'_, J, R, W> {
                 drop(queue);
                 panic!("one of its threads failed");
             }
-            queue = self.shared.done.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue = self
+                .shared
+                .done
+                .wait(queue)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -109,18 +113,39 @@ pub fn in_order<J: Send, R: Send, W: Send, T>(
     work: impl Fn(&mut W, J) -> R + Sync,
     lead: impl FnOnce(&mut Line<'_, J, R, W>) -> T,
 ) -> T {
-    let queue = Queue { waiting: VecDeque::new(), finished: BTreeMap::new(), closed: false, failed: false };
-    let shared = Shared { queue: Mutex::new(queue), work: Condvar::new(), done: Condvar::new() };
-    let Some((own, others)) = workers.split_first_mut() else { panic!("nobody is there to work") };
+    let queue = Queue {
+        waiting: VecDeque::new(),
+        finished: BTreeMap::new(),
+        closed: false,
+        failed: false,
+    };
+    let shared = Shared {
+        queue: Mutex::new(queue),
+        work: Condvar::new(),
+        done: Condvar::new(),
+    };
+    let Some((own, others)) = workers.split_first_mut() else {
+        panic!("nobody is there to work")
+    };
     thread::scope(|scope| {
         let _closer = Closer(&shared);
         for worker in others {
             let serve = || serve(&shared, &work, worker);
-            if thread::Builder::new().name("compactd-clean".into()).spawn_scoped(scope, serve).is_err() {
+            if thread::Builder::new()
+                .name("compactd-clean".into())
+                .spawn_scoped(scope, serve)
+                .is_err()
+            {
                 break;
             }
         }
-        lead(&mut Line { shared: &shared, work: &work, own, pushed: 0, taken: 0 })
+        lead(&mut Line {
+            shared: &shared,
+            work: &work,
+            own,
+            pushed: 0,
+            taken: 0,
+        })
     })
 }
 
@@ -134,7 +159,12 @@ fn serve<J, R, W>(shared: &Shared<J, R>, work: &impl Fn(&mut W, J) -> R, own: &m
             }
             match queue.waiting.pop_front() {
                 Some(next) => break next,
-                None => queue = shared.work.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                None => {
+                    queue = shared
+                        .work
+                        .wait(queue)
+                        .unwrap_or_else(PoisonError::into_inner)
+                }
             }
         };
         drop(queue);
@@ -191,10 +221,14 @@ mod tests {
     #[test]
     fn what_the_leader_leaves_is_dropped() {
         let mut workers = vec![(); 3];
-        let left = in_order(&mut workers, |(), job: u32| job, |line| {
-            (0..1000).for_each(|job| line.push(job));
-            line.next()
-        });
+        let left = in_order(
+            &mut workers,
+            |(), job: u32| job,
+            |line| {
+                (0..1000).for_each(|job| line.push(job));
+                line.next()
+            },
+        );
         assert_eq!(left, Some(0));
     }
 }

@@ -33,7 +33,11 @@ impl Source {
     }
 
     pub fn io(&self, action: &'static str, error: &std::io::Error) -> KernelError {
-        KernelError::Io { path: self.name(), action, reason: error.to_string() }
+        KernelError::Io {
+            path: self.name(),
+            action,
+            reason: error.to_string(),
+        }
     }
 
     pub fn open(&self) -> Outcome<File> {
@@ -83,13 +87,26 @@ impl<'a> Reader<'a> {
         if bytes.len() < wanted {
             bytes.resize(wanted, 0);
         }
-        Ok(Reader { source, file, bytes, start: 0, end: 0, position, current: 0, last_offset: source.base_offset.saturating_sub(1) })
+        Ok(Reader {
+            source,
+            file,
+            bytes,
+            start: 0,
+            end: 0,
+            position,
+            current: 0,
+            last_offset: source.base_offset.saturating_sub(1),
+        })
     }
 
     fn damaged(&self, damage: Damage) -> KernelError {
         let front = &self.bytes[self.start..self.end];
         let base_offset = header::i64_at(front, 0).unwrap_or(-1);
-        let delta = if front.get(16) == Some(&2) { header::i32_at(front, 23).unwrap_or(0) } else { 0 };
+        let delta = if front.get(16) == Some(&2) {
+            header::i32_at(front, 23).unwrap_or(0)
+        } else {
+            0
+        };
         KernelError::Corrupt {
             path: self.source.name(),
             position: self.position,
@@ -109,8 +126,12 @@ impl<'a> Reader<'a> {
         self.start = 0;
         while self.end < wanted {
             let at = self.position + self.end as u64;
-            let room = (self.bytes.len() - self.end).min(self.source.size.saturating_sub(at) as usize);
-            match self.file.read_at(&mut self.bytes[self.end..self.end + room], at) {
+            let room =
+                (self.bytes.len() - self.end).min(self.source.size.saturating_sub(at) as usize);
+            match self
+                .file
+                .read_at(&mut self.bytes[self.end..self.end + room], at)
+            {
                 Ok(0) => break,
                 Ok(read) => self.end += read,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
@@ -133,21 +154,30 @@ impl<'a> Reader<'a> {
             self.fill(FRONT)?;
         }
         let front = &self.bytes[self.start..self.end.min(self.start + FRONT)];
-        let size = header::batch_size(front, self.source.size - self.position).map_err(|damage| self.damaged(damage))?;
+        let size = header::batch_size(front, self.source.size - self.position)
+            .map_err(|damage| self.damaged(damage))?;
         if self.end - self.start < size {
             self.fill(size)?;
             if self.end - self.start < size {
-                return Err(self.damaged("truncated: the file is shorter than it was when the round began".into()));
+                return Err(self.damaged(
+                    "truncated: the file is shorter than it was when the round began".into(),
+                ));
             }
         }
         let batch = &self.bytes[self.start..self.start + size];
         let header = header::read(batch, self.position).map_err(|damage| self.damaged(damage))?;
         if header.base_offset <= self.last_offset {
-            let reason = format!("its base offset {} does not follow offset {}", header.base_offset, self.last_offset);
+            let reason = format!(
+                "its base offset {} does not follow offset {}",
+                header.base_offset, self.last_offset
+            );
             return Err(self.damaged(reason.into()));
         }
         if header.last_offset >= self.source.next_offset {
-            let reason = format!("its last offset is not below {}, where the next segment begins", self.source.next_offset);
+            let reason = format!(
+                "its last offset is not below {}, where the next segment begins",
+                self.source.next_offset
+            );
             return Err(self.damaged(reason.into()));
         }
         self.last_offset = header.last_offset;

@@ -30,8 +30,21 @@ pub struct Rebuilt {
 
 impl<'a> Rebuild<'a> {
     /// `horizon` becomes the base timestamp; otherwise the first record's is. So it is with the base offset.
-    pub fn new(out: &'a mut Vec<u8>, scratch: &'a mut Vec<u8>, base_offset: Option<i64>, horizon: Option<i64>) -> Rebuild<'a> {
-        Rebuild { out, scratch, base_offset, base_timestamp: horizon, max_timestamp: -1, last_offset: -1, count: 0 }
+    pub fn new(
+        out: &'a mut Vec<u8>,
+        scratch: &'a mut Vec<u8>,
+        base_offset: Option<i64>,
+        horizon: Option<i64>,
+    ) -> Rebuild<'a> {
+        Rebuild {
+            out,
+            scratch,
+            base_offset,
+            base_timestamp: horizon,
+            max_timestamp: -1,
+            last_offset: -1,
+            count: 0,
+        }
     }
 
     /// Timestamp delta of the next record.
@@ -63,7 +76,14 @@ impl<'a> Rebuild<'a> {
             return self.push_tail(record.offset, record.timestamp, tail);
         }
         let delta = self.next(record.offset, record.timestamp)?;
-        if !record::push_fields(self.out, self.scratch, area, fields, delta, record.offset - self.base_offset.unwrap_or(record.offset)) {
+        if !record::push_fields(
+            self.out,
+            self.scratch,
+            area,
+            fields,
+            delta,
+            record.offset - self.base_offset.unwrap_or(record.offset),
+        ) {
             return Err("a record could not be read again".into());
         }
         Ok(())
@@ -81,15 +101,31 @@ impl<'a> Rebuild<'a> {
 }
 
 /// Fills the header at `start`, whose records follow it to the end of `out`. The batch's last offset and its size.
-pub fn write_header(out: &mut [u8], start: usize, source: &Header, rebuilt: &Rebuilt, horizon: bool) -> Result<(i64, i64, usize), Damage> {
+pub fn write_header(
+    out: &mut [u8],
+    start: usize,
+    source: &Header,
+    rebuilt: &Rebuilt,
+    horizon: bool,
+) -> Result<(i64, i64, usize), Damage> {
     let (last_offset, max_timestamp) = (
-        if source.is_legacy() { rebuilt.last_offset } else { source.last_offset },
-        if source.is_log_append_time() { source.max_timestamp } else { rebuilt.max_timestamp },
+        if source.is_legacy() {
+            rebuilt.last_offset
+        } else {
+            source.last_offset
+        },
+        if source.is_log_append_time() {
+            source.max_timestamp
+        } else {
+            rebuilt.max_timestamp
+        },
     );
     let size = out.len() - start;
     let batch = &mut out[start..];
-    let length = i32::try_from(size).map_err(|_| "rewritten it would be larger than 2147483647 bytes")? - 12;
-    let delta = i32::try_from(last_offset - rebuilt.base_offset).map_err(|_| "its offsets are further than 2147483647 apart")?;
+    let length =
+        i32::try_from(size).map_err(|_| "rewritten it would be larger than 2147483647 bytes")? - 12;
+    let delta = i32::try_from(last_offset - rebuilt.base_offset)
+        .map_err(|_| "its offsets are further than 2147483647 apart")?;
     put(batch, 0, &rebuilt.base_offset.to_be_bytes());
     put(batch, 8, &length.to_be_bytes());
     put(batch, 12, &source.leader_epoch.to_be_bytes());
@@ -115,7 +151,11 @@ pub fn empty_batch(source: &Header) -> [u8; V2_HEADER] {
     put(&mut batch, 12, &source.leader_epoch.to_be_bytes());
     put(&mut batch, 16, &[2]);
     put(&mut batch, 21, &[0, source.emptied_attributes()]);
-    put(&mut batch, 23, &((source.last_offset - source.base_offset) as i32).to_be_bytes());
+    put(
+        &mut batch,
+        23,
+        &((source.last_offset - source.base_offset) as i32).to_be_bytes(),
+    );
     put(&mut batch, 27, &(-1i64).to_be_bytes());
     put(&mut batch, 35, &source.max_timestamp.to_be_bytes());
     put(&mut batch, 43, &source.producer_id.to_be_bytes());

@@ -31,9 +31,13 @@ const MISFIT: &str = "the fields of a record do not fill its length";
 #[inline(always)]
 pub fn body(area: &[u8], at: usize) -> Result<(usize, usize), &'static str> {
     let (mut start, mut canonical) = (at, true);
-    let length = read_varint(area, &mut start, &mut canonical).ok_or("the length of a record is unreadable")?;
+    let length = read_varint(area, &mut start, &mut canonical)
+        .ok_or("the length of a record is unreadable")?;
     let length = usize::try_from(length).map_err(|_| "the length of a record is negative")?;
-    let end = start.checked_add(length).filter(|&end| end <= area.len()).ok_or(OUTSIDE)?;
+    let end = start
+        .checked_add(length)
+        .filter(|&end| end <= area.len())
+        .ok_or(OUTSIDE)?;
     Ok((start, end))
 }
 
@@ -63,7 +67,19 @@ pub fn read(area: &[u8], at: usize) -> Result<Fields, &'static str> {
     if next != end {
         return Err(MISFIT);
     }
-    Ok(Fields { timestamp_delta, offset_delta, tail, key, key_length, value, value_length, headers, header_count, end, canonical })
+    Ok(Fields {
+        timestamp_delta,
+        offset_delta,
+        tail,
+        key,
+        key_length,
+        value,
+        value_length,
+        headers,
+        header_count,
+        end,
+        canonical,
+    })
 }
 
 /// Position after a field of `length` bytes; a reader at a position past the end fails, so no check is needed here.
@@ -74,7 +90,12 @@ fn skip(at: usize, length: i32, canonical: &mut bool) -> usize {
 }
 
 #[inline(never)]
-fn walk_headers(bytes: &[u8], next: &mut usize, count: i32, canonical: &mut bool) -> Result<(), &'static str> {
+fn walk_headers(
+    bytes: &[u8],
+    next: &mut usize,
+    count: i32,
+    canonical: &mut bool,
+) -> Result<(), &'static str> {
     if count < 0 {
         return Err("the header count of a record is negative");
     }
@@ -86,7 +107,11 @@ fn walk_headers(bytes: &[u8], next: &mut usize, count: i32, canonical: &mut bool
     Ok(())
 }
 
-fn header_key<'a>(bytes: &'a [u8], next: &mut usize, canonical: &mut bool) -> Result<&'a [u8], &'static str> {
+fn header_key<'a>(
+    bytes: &'a [u8],
+    next: &mut usize,
+    canonical: &mut bool,
+) -> Result<&'a [u8], &'static str> {
     let length = read_varint(bytes, next, canonical).ok_or(MISFIT)?;
     let length = usize::try_from(length).map_err(|_| "the key of a record header is null")?;
     let key = bytes.get(*next..*next + length).ok_or(MISFIT)?;
@@ -94,10 +119,16 @@ fn header_key<'a>(bytes: &'a [u8], next: &mut usize, canonical: &mut bool) -> Re
     Ok(key)
 }
 
-fn header_value<'a>(bytes: &'a [u8], next: &mut usize, canonical: &mut bool) -> Result<Option<&'a [u8]>, &'static str> {
+fn header_value<'a>(
+    bytes: &'a [u8],
+    next: &mut usize,
+    canonical: &mut bool,
+) -> Result<Option<&'a [u8]>, &'static str> {
     let length = read_varint(bytes, next, canonical).ok_or(MISFIT)?;
     *canonical &= length >= -1;
-    let Ok(length) = usize::try_from(length) else { return Ok(None) };
+    let Ok(length) = usize::try_from(length) else {
+        return Ok(None);
+    };
     let value = bytes.get(*next..*next + length).ok_or(MISFIT)?;
     *next += length;
     Ok(Some(value))
@@ -115,7 +146,14 @@ pub fn push_tail(out: &mut Vec<u8>, timestamp_delta: i64, tail: &[u8]) {
 }
 
 /// Appends a record field by field, as Kafka writes it. Returns false when its bytes cannot be read again.
-pub fn push_fields(out: &mut Vec<u8>, scratch: &mut Vec<u8>, area: &[u8], record: &Fields, timestamp_delta: i64, offset_delta: i64) -> bool {
+pub fn push_fields(
+    out: &mut Vec<u8>,
+    scratch: &mut Vec<u8>,
+    area: &[u8],
+    record: &Fields,
+    timestamp_delta: i64,
+    offset_delta: i64,
+) -> bool {
     scratch.clear();
     varint::push(scratch, offset_delta);
     let complete = push_bytes(scratch, area, record.key, record.key_length)

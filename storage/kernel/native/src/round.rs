@@ -42,7 +42,11 @@ pub struct Meter<'a> {
 
 impl<'a> Meter<'a> {
     pub fn new(progress: &'a mut dyn Progress) -> Meter<'a> {
-        Meter { progress, read: 0, written: 0 }
+        Meter {
+            progress,
+            read: 0,
+            written: 0,
+        }
     }
 
     #[inline]
@@ -56,7 +60,10 @@ impl<'a> Meter<'a> {
     }
 
     pub fn finish(&mut self) -> Outcome<()> {
-        let (read, written) = (std::mem::take(&mut self.read), std::mem::take(&mut self.written));
+        let (read, written) = (
+            std::mem::take(&mut self.read),
+            std::mem::take(&mut self.written),
+        );
         if read == 0 && written == 0 {
             return Ok(());
         }
@@ -77,8 +84,15 @@ const MOST_BATCHES: usize = 4096;
 impl Flow {
     /// None: `bytes` in all are not worth a second thread, or there is none.
     pub fn of(settings: &Settings, bytes: u64) -> Option<Flow> {
-        let Settings { threads, chunk_bytes, .. } = *settings;
-        (threads > 1 && bytes > chunk_bytes as u64).then_some(Flow { threads, chunk_bytes })
+        let Settings {
+            threads,
+            chunk_bytes,
+            ..
+        } = *settings;
+        (threads > 1 && bytes > chunk_bytes as u64).then_some(Flow {
+            threads,
+            chunk_bytes,
+        })
     }
 
     pub fn is_enough(self, bytes: usize, batches: usize) -> bool {
@@ -105,7 +119,10 @@ pub struct DirtySegment {
 
 /// Adds a batch to the checksum of a segment.
 pub fn mix(checksum: u64, crc: u32) -> u64 {
-    (checksum ^ u64::from(crc)).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+    (checksum ^ u64::from(crc))
+        .wrapping_add(1)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .rotate_left(29)
 }
 
 /// What pass one learnt about the dirty records. Ordinals number the records of all data batches it looked into, in
@@ -144,10 +161,19 @@ impl Round {
         Ok(Round {
             settings,
             hasher: Hasher::new()?,
-            map: OffsetMap::new(settings.map_memory_bytes, settings.map_load_factor, settings.kafka_map)?,
-            dirty: Dirty { latest_offset: -1, ..Dirty::default() },
+            map: OffsetMap::new(
+                settings.map_memory_bytes,
+                settings.map_load_factor,
+                settings.kafka_map,
+            )?,
+            dirty: Dirty {
+                latest_offset: -1,
+                ..Dirty::default()
+            },
             transactions: Transactions::default(),
-            desks: std::iter::repeat_with(Desk::default).take(settings.threads.max(1)).collect(),
+            desks: std::iter::repeat_with(Desk::default)
+                .take(settings.threads.max(1))
+                .collect(),
             aside: Desk::default(),
             buffer: Buffer::default(),
         })

@@ -84,7 +84,10 @@ impl Reader {
             self.filled = 0;
             let most = (CHUNK as u64).min(self.end.saturating_sub(position)) as usize;
             while self.filled < most {
-                let read = self.file.read_at(&mut self.buffer[self.filled..most], position + self.filled as u64)?;
+                let read = self.file.read_at(
+                    &mut self.buffer[self.filled..most],
+                    position + self.filled as u64,
+                )?;
                 if read == 0 {
                     // Cut by somebody else meanwhile: the rest is gone.
                     self.end = position + self.filled as u64;
@@ -100,7 +103,10 @@ impl Reader {
 
     /// CRC of the bytes from `from` to `to`.
     fn crc(&mut self, from: u64, to: u64, legacy: bool) -> io::Result<u32> {
-        let (mut at, mut castagnoli) = (from, crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi));
+        let (mut at, mut castagnoli) = (
+            from,
+            crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi),
+        );
         let mut ieee = crc32fast::Hasher::new();
         while at < to {
             let want = ((to - at) as usize).min(CHUNK);
@@ -115,7 +121,11 @@ impl Reader {
                 castagnoli.update(bytes);
             }
         }
-        Ok(if legacy { ieee.finalize() } else { castagnoli.finalize() as u32 })
+        Ok(if legacy {
+            ieee.finalize()
+        } else {
+            castagnoli.finalize() as u32
+        })
     }
 }
 
@@ -153,19 +163,47 @@ struct Request<'a> {
 /// Where two batches contradict each other and nobody can tell which is right, neither is taken: no CRC covers offsets.
 fn scan(request: &Request, limit: Option<u64>) -> io::Result<Scan> {
     let found = scan_to(request, limit)?;
-    let Some((position, first, last)) = found.doubt else { return Ok(found) };
+    let Some((position, first, last)) = found.doubt else {
+        return Ok(found);
+    };
     let mut before = scan_to(request, Some(position))?;
-    before.fault = Some((position, first, last, "the batch behind it does not follow its offsets".into(), None));
+    before.fault = Some((
+        position,
+        first,
+        last,
+        "the batch behind it does not follow its offsets".into(),
+        None,
+    ));
     Ok(before)
 }
 
 fn scan_to(request: &Request, limit: Option<u64>) -> io::Result<Scan> {
-    let Request { path, base, interval, check_crc, produced_from, start } = *request;
+    let Request {
+        path,
+        base,
+        interval,
+        check_crc,
+        produced_from,
+        start,
+    } = *request;
     let file = File::open(path)?;
     let size = file.metadata()?.len();
     let end = limit.map_or(size, |limit| limit.min(size));
-    let mut reader = Reader { file, buffer: vec![0; CHUNK.min(end as usize).max(1)], start: 0, filled: 0, end };
-    let mut found = Scan { valid_bytes: start, next_offset: base, next_of_current: base, max_timestamp: -1, offset_of_max: base, ..Scan::default() };
+    let mut reader = Reader {
+        file,
+        buffer: vec![0; CHUNK.min(end as usize).max(1)],
+        start: 0,
+        filled: 0,
+        end,
+    };
+    let mut found = Scan {
+        valid_bytes: start,
+        next_offset: base,
+        next_of_current: base,
+        max_timestamp: -1,
+        offset_of_max: base,
+        ..Scan::default()
+    };
     let mut producers: HashMap<i64, Producer> = HashMap::new();
     let (mut last_entry, mut last_time, mut latest_epoch) = (0u64, -1i64, -1i32);
     // Position, base and last offset of the batch before, and what it had to follow.
@@ -176,7 +214,11 @@ fn scan_to(request: &Request, limit: Option<u64>) -> io::Result<Scan> {
         let fault = |base: i64, last: i64, words: String| Some((position, base, last, words, None));
         let head = reader.slice(position, V2_HEADER)?;
         if left < UP_TO_MAGIC || (head.len() as u64) < UP_TO_MAGIC {
-            found.fault = fault(-1, -1, format!("truncated, {left} bytes are left of a header"));
+            found.fault = fault(
+                -1,
+                -1,
+                format!("truncated, {left} bytes are left of a header"),
+            );
             break;
         }
         let head: Vec<u8> = head.to_vec();
@@ -184,7 +226,11 @@ fn scan_to(request: &Request, limit: Option<u64>) -> io::Result<Scan> {
         let length = i32_at(&head, 8).unwrap_or(-1);
         if length < 14 {
             found.fault = if head[..17].iter().all(|&byte| byte == 0) {
-                fault(-1, -1, "truncated, only zeros where a batch should be".into())
+                fault(
+                    -1,
+                    -1,
+                    "truncated, only zeros where a batch should be".into(),
+                )
             } else {
                 fault(first, -1, format!("its length field is {length}"))
             };
@@ -193,7 +239,11 @@ fn scan_to(request: &Request, limit: Option<u64>) -> io::Result<Scan> {
         let magic = head[16];
         let total = length as u64 + LOG_OVERHEAD as u64;
         if total > left {
-            found.fault = fault(first, -1, format!("truncated, {left} of its {total} bytes are there"));
+            found.fault = fault(
+                first,
+                -1,
+                format!("truncated, {left} of its {total} bytes are there"),
+            );
             break;
         }
         if magic > 2 {
@@ -202,27 +252,50 @@ fn scan_to(request: &Request, limit: Option<u64>) -> io::Result<Scan> {
         }
         let least = [26, 34, V2_HEADER as u64][magic as usize];
         if total < least || (head.len() as u64) < least {
-            found.fault = fault(first, -1, format!("its length field is {length}, too small for magic {magic}"));
+            found.fault = fault(
+                first,
+                -1,
+                format!("its length field is {length}, too small for magic {magic}"),
+            );
             break;
         }
         let current = magic == 2;
-        let last = if current { first.wrapping_add(i64::from(i32_at(&head, 23).unwrap_or(-1))) } else { first };
+        let last = if current {
+            first.wrapping_add(i64::from(i32_at(&head, 23).unwrap_or(-1)))
+        } else {
+            first
+        };
         if check_crc {
             let stored = i32_at(&head, if current { 17 } else { 12 }).unwrap_or(0) as u32;
-            let computed = reader.crc(position + if current { 21 } else { 16 }, position + total, !current)?;
+            let computed = reader.crc(
+                position + if current { 21 } else { 16 },
+                position + total,
+                !current,
+            )?;
             if stored != computed {
-                let words = format!("its CRC is {stored:#010x} and its bytes give {computed:#010x}");
+                let words =
+                    format!("its CRC is {stored:#010x} and its bytes give {computed:#010x}");
                 found.fault = Some((position, first, last, words, Some((stored, computed))));
                 break;
             }
         }
         if first < found.next_offset || last < first || last == i64::MAX {
-            found.fault = fault(first, last, format!("its offsets do not follow {}", found.next_offset));
-            found.doubt = before.filter(|&(_, followed)| first >= followed && last >= first).map(|(batch, _)| batch);
+            found.fault = fault(
+                first,
+                last,
+                format!("its offsets do not follow {}", found.next_offset),
+            );
+            found.doubt = before
+                .filter(|&(_, followed)| first >= followed && last >= first)
+                .map(|(batch, _)| batch);
             break;
         }
         if last - base > MAX_RELATIVE {
-            found.fault = fault(first, last, format!("offset {last} is too far from the segment's base {base}"));
+            found.fault = fault(
+                first,
+                last,
+                format!("offset {last} is too far from the segment's base {base}"),
+            );
             found.overflow = true;
             break;
         }
@@ -235,14 +308,29 @@ fn scan_to(request: &Request, limit: Option<u64>) -> io::Result<Scan> {
             let producer = i64_at(&head, 43).unwrap_or(-1);
             if producer >= 0 && last >= produced_from {
                 let attributes = head[22];
-                let mut flags = if attributes & 0x10 != 0 { TRANSACTIONAL } else { 0 };
+                let mut flags = if attributes & 0x10 != 0 {
+                    TRANSACTIONAL
+                } else {
+                    0
+                };
                 let (mut kind, mut coordinator) = (-1i16, -1i32);
                 if attributes & 0x20 != 0 {
                     flags |= CONTROL;
                     if i32_at(&head, 57).unwrap_or(0) > 0 {
-                        let bytes = reader.slice(position + V2_HEADER as u64, (total - V2_HEADER as u64).min(MARKER) as usize)?;
-                        let Some(read) = (if attributes & 7 == 0 { marker(bytes) } else { None }) else {
-                            found.fault = fault(first, last, "its control record is no transaction marker".into());
+                        let bytes = reader.slice(
+                            position + V2_HEADER as u64,
+                            (total - V2_HEADER as u64).min(MARKER) as usize,
+                        )?;
+                        let Some(read) = (if attributes & 7 == 0 {
+                            marker(bytes)
+                        } else {
+                            None
+                        }) else {
+                            found.fault = fault(
+                                first,
+                                last,
+                                "its control record is no transaction marker".into(),
+                            );
                             break;
                         };
                         flags |= MARKED;
@@ -260,7 +348,12 @@ fn scan_to(request: &Request, limit: Option<u64>) -> io::Result<Scan> {
                 packed.push(flags);
                 packed.extend_from_slice(&kind.to_be_bytes());
                 packed.extend_from_slice(&coordinator.to_be_bytes());
-                keep(producers.entry(producer).or_default(), &mut found.events, Event { position, packed }, flags);
+                keep(
+                    producers.entry(producer).or_default(),
+                    &mut found.events,
+                    Event { position, packed },
+                    flags,
+                );
             }
             found.next_of_current = last + 1;
             let epoch = i32_at(&head, 12).unwrap_or(-1);
@@ -273,8 +366,12 @@ fn scan_to(request: &Request, limit: Option<u64>) -> io::Result<Scan> {
             (found.max_timestamp, found.offset_of_max) = (timestamp, last);
         }
         if position - last_entry > interval {
-            found.offset_index.extend_from_slice(&((last - base) as i32).to_be_bytes());
-            found.offset_index.extend_from_slice(&(position as i32).to_be_bytes());
+            found
+                .offset_index
+                .extend_from_slice(&((last - base) as i32).to_be_bytes());
+            found
+                .offset_index
+                .extend_from_slice(&(position as i32).to_be_bytes());
             push_time(&mut found, base, &mut last_time);
             last_entry = position;
         }
@@ -295,8 +392,12 @@ fn scan_to(request: &Request, limit: Option<u64>) -> io::Result<Scan> {
 fn push_time(found: &mut Scan, base: i64, last_time: &mut i64) {
     if found.max_timestamp > *last_time {
         *last_time = found.max_timestamp;
-        found.time_index.extend_from_slice(&found.max_timestamp.to_be_bytes());
-        found.time_index.extend_from_slice(&((found.offset_of_max - base) as i32).to_be_bytes());
+        found
+            .time_index
+            .extend_from_slice(&found.max_timestamp.to_be_bytes());
+        found
+            .time_index
+            .extend_from_slice(&((found.offset_of_max - base) as i32).to_be_bytes());
     }
 }
 
@@ -328,7 +429,13 @@ fn keep(producer: &mut Producer, events: &mut Vec<Event>, event: Event, flags: u
 }
 
 fn flush(producer: &mut Producer, events: &mut Vec<Event>) {
-    events.extend(producer.recent.drain(..).filter(|(_, kept)| !kept).map(|(event, _)| event));
+    events.extend(
+        producer
+            .recent
+            .drain(..)
+            .filter(|(_, kept)| !kept)
+            .map(|(event, _)| event),
+    );
 }
 
 type Scanned<'py> = (
@@ -358,14 +465,28 @@ pub fn scan_segment<'py>(
     produced_from: i64,
     start_position: u64,
 ) -> PyResult<Scanned<'py>> {
-    let request = Request { path: &path, base: base_offset, interval: interval_bytes, check_crc, produced_from, start: start_position };
+    let request = Request {
+        path: &path,
+        base: base_offset,
+        interval: interval_bytes,
+        check_crc,
+        produced_from,
+        start: start_position,
+    };
     let found = py.detach(|| scan(&request, limit))?;
     let mut packed = Vec::with_capacity(found.events.len() * EVENT_SIZE);
     for event in &found.events {
         packed.extend_from_slice(&event.packed);
     }
     Ok((
-        (found.valid_bytes, found.next_offset, found.max_timestamp, found.offset_of_max, found.batches, found.next_of_current),
+        (
+            found.valid_bytes,
+            found.next_offset,
+            found.max_timestamp,
+            found.offset_of_max,
+            found.batches,
+            found.next_of_current,
+        ),
         PyBytes::new(py, &found.offset_index),
         PyBytes::new(py, &found.time_index),
         found.epochs,

@@ -39,7 +39,10 @@ impl Encoder {
             length >>= 7;
         }
         out.push(length as u8);
-        let size = input.len().next_power_of_two().clamp(MIN_TABLE, 1 << MAX_TABLE_BITS);
+        let size = input
+            .len()
+            .next_power_of_two()
+            .clamp(MIN_TABLE, 1 << MAX_TABLE_BITS);
         self.table.clear();
         self.table.resize(size, 0);
         fragment(input, &mut self.table, out);
@@ -64,7 +67,8 @@ fn load64(input: &[u8], at: usize) -> u64 {
 
 fn fragment(input: &[u8], table: &mut [u16], out: &mut Vec<u8>) {
     let mask = table.len() - 1;
-    let hash = |word: u32| (word.wrapping_mul(0x1e35_a7bd) >> (31 - MAX_TABLE_BITS)) as usize >> 1 & mask;
+    let hash =
+        |word: u32| (word.wrapping_mul(0x1e35_a7bd) >> (31 - MAX_TABLE_BITS)) as usize >> 1 & mask;
     let mut emitted = 0;
     if input.len() >= MARGIN {
         let limit = input.len() - MARGIN;
@@ -133,7 +137,9 @@ fn common(input: &[u8], from: usize, at: usize) -> usize {
 }
 
 fn literal(bytes: &[u8], out: &mut Vec<u8>) {
-    let Some(length) = bytes.len().checked_sub(1) else { return };
+    let Some(length) = bytes.len().checked_sub(1) else {
+        return;
+    };
     match length {
         0..60 => out.push((length << 2) as u8),
         60..256 => out.extend_from_slice(&[60 << 2, length as u8]),
@@ -143,7 +149,13 @@ fn literal(bytes: &[u8], out: &mut Vec<u8>) {
 }
 
 fn copy(offset: usize, mut length: usize, out: &mut Vec<u8>) {
-    let long = |length: usize| [((length - 1) << 2) as u8 | 2, offset as u8, (offset >> 8) as u8];
+    let long = |length: usize| {
+        [
+            ((length - 1) << 2) as u8 | 2,
+            offset as u8,
+            (offset >> 8) as u8,
+        ]
+    };
     while length >= 68 {
         out.extend_from_slice(&long(64));
         length -= 64;
@@ -153,7 +165,10 @@ fn copy(offset: usize, mut length: usize, out: &mut Vec<u8>) {
         length -= 60;
     }
     if length < 12 && offset < 2048 {
-        out.extend_from_slice(&[(offset >> 8 << 5) as u8 | ((length - 4) << 2) as u8 | 1, offset as u8]);
+        out.extend_from_slice(&[
+            (offset >> 8 << 5) as u8 | ((length - 4) << 2) as u8 | 1,
+            offset as u8,
+        ]);
     } else {
         out.extend_from_slice(&long(length));
     }
@@ -171,9 +186,13 @@ pub fn decompress(data: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<(), Da
             rest = header(rest)?;
             continue;
         }
-        let (length, chunks) = rest.split_at_checked(4).ok_or("its snappy data is cut short")?;
+        let (length, chunks) = rest
+            .split_at_checked(4)
+            .ok_or("its snappy data is cut short")?;
         let length = u32::from_be_bytes([length[0], length[1], length[2], length[3]]) as usize;
-        let (chunk, after) = chunks.split_at_checked(length).ok_or("its snappy data is cut short")?;
+        let (chunk, after) = chunks
+            .split_at_checked(length)
+            .ok_or("its snappy data is cut short")?;
         decompress_block(chunk, out, limit)?;
         rest = after;
     }
@@ -181,7 +200,9 @@ pub fn decompress(data: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<(), Da
 }
 
 fn header(data: &[u8]) -> Result<&[u8], Damage> {
-    let (head, rest) = data.split_at_checked(16).ok_or("its snappy data is cut short")?;
+    let (head, rest) = data
+        .split_at_checked(16)
+        .ok_or("its snappy data is cut short")?;
     if i32::from_be_bytes([head[8], head[9], head[10], head[11]]) < 1 {
         return Err("its snappy stream has an unknown version".into());
     }
@@ -200,7 +221,9 @@ fn decompress_block(block: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<(),
         return Err(super::codecs::too_large(limit));
     }
     out.resize(used + length, 0);
-    let written = snap::raw::Decoder::new().decompress(block, &mut out[used..]).map_err(damaged)?;
+    let written = snap::raw::Decoder::new()
+        .decompress(block, &mut out[used..])
+        .map_err(damaged)?;
     out.truncate(used + written);
     Ok(())
 }
@@ -212,11 +235,17 @@ mod tests {
     #[test]
     fn reads_back_what_it_wrote() {
         let mut state = 1u64;
-        for length in [0usize, 1, 14, 15, 16, 100, 255, 256, 257, 5000, 32767, 32768, 32769, 200_000] {
+        for length in [
+            0usize, 1, 14, 15, 16, 100, 255, 256, 257, 5000, 32767, 32768, 32769, 200_000,
+        ] {
             let data: Vec<u8> = (0..length)
                 .map(|i| {
                     state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
-                    if i % 97 < 60 { (i % 7) as u8 } else { (state >> 56) as u8 }
+                    if i % 97 < 60 {
+                        (i % 7) as u8
+                    } else {
+                        (state >> 56) as u8
+                    }
                 })
                 .collect();
             let (mut packed, mut unpacked) = (Vec::new(), Vec::new());

@@ -19,7 +19,12 @@ impl AbortedTransaction {
     /// Bytes of an entry of a transaction index.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&[0, 0]);
-        for field in [self.producer_id, self.first_offset, self.last_offset, self.last_stable_offset] {
+        for field in [
+            self.producer_id,
+            self.first_offset,
+            self.last_offset,
+            self.last_stable_offset,
+        ] {
             out.extend_from_slice(&field.to_be_bytes());
         }
     }
@@ -54,7 +59,9 @@ impl Transactions {
                 break;
             }
             self.waiting.pop();
-            self.ongoing.entry(next.producer_id).or_insert((next, false));
+            self.ongoing
+                .entry(next.producer_id)
+                .or_insert((next, false));
         }
     }
 
@@ -75,7 +82,12 @@ impl Transactions {
 
     /// A control batch was read; `marker` is None when it is empty. True: nothing needs it any more. An abort marker that
     /// is still needed adds its transaction to `index`.
-    pub fn control_batch(&mut self, batch: &Header, marker: Option<Marker>, index: &mut Vec<u8>) -> bool {
+    pub fn control_batch(
+        &mut self,
+        batch: &Header,
+        marker: Option<Marker>,
+        index: &mut Vec<u8>,
+    ) -> bool {
         self.begin_up_to(batch.last_offset);
         match marker {
             None => true,

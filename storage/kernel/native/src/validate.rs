@@ -69,8 +69,16 @@ pub fn validate_batch(
     latest: i64,
     largest_body: usize,
 ) -> PyResult<Summary> {
-    let bytes = bytes_of(&batch).ok_or_else(|| PyBufferError::new_err("the batch is not one piece of memory"))?;
-    let rules = Rules { base_timestamp, append_time, keys_required, earliest, latest, largest_body };
+    let bytes = bytes_of(&batch)
+        .ok_or_else(|| PyBufferError::new_err("the batch is not one piece of memory"))?;
+    let rules = Rules {
+        base_timestamp,
+        append_time,
+        keys_required,
+        earliest,
+        latest,
+        largest_body,
+    };
     let outcome = if bytes.len() >= DETACH_FROM {
         py.detach(|| validate(bytes, crc, codec, count, rules))
     } else {
@@ -79,7 +87,13 @@ pub fn validate_batch(
     outcome.map_err(|reason| PyValueError::new_err(reason.into_owned()))
 }
 
-fn validate(bytes: &[u8], crc: u32, codec: u8, count: i32, rules: Rules) -> Result<Summary, Cow<'static, str>> {
+fn validate(
+    bytes: &[u8],
+    crc: u32,
+    codec: u8,
+    count: i32,
+    rules: Rules,
+) -> Result<Summary, Cow<'static, str>> {
     let (Some(checked), Some(body)) = (bytes.get(21..), bytes.get(V2_HEADER..)) else {
         return Err("it is shorter than a batch header".into());
     };
@@ -109,15 +123,21 @@ fn validate(bytes: &[u8], crc: u32, codec: u8, count: i32, rules: Rules) -> Resu
 fn windows_fit(mut data: &[u8]) -> bool {
     while let Some((&[0x28, 0xb5, 0x2f, 0xfd, descriptor], rest)) = data.split_first_chunk::<5>() {
         let window = if descriptor & 0x20 == 0 {
-            let Some(&byte) = rest.first() else { return true };
+            let Some(&byte) = rest.first() else {
+                return true;
+            };
             let base = 1u64 << (10 + (byte >> 3));
             base + base / 8 * u64::from(byte & 7)
         } else {
             // A single segment: the window is the content, whose size follows an optional dictionary id.
             let at = [0, 1, 2, 4][usize::from(descriptor & 3)];
             let width = [1, 2, 4, 8][usize::from(descriptor >> 6)];
-            let Some(size) = rest.get(at..at + width) else { return true };
-            size.iter().rev().fold(0u64, |sum, &byte| sum << 8 | u64::from(byte))
+            let Some(size) = rest.get(at..at + width) else {
+                return true;
+            };
+            size.iter()
+                .rev()
+                .fold(0u64, |sum, &byte| sum << 8 | u64::from(byte))
         };
         if window > LARGEST_WINDOW {
             return false;
@@ -130,20 +150,35 @@ fn windows_fit(mut data: &[u8]) -> bool {
     true
 }
 
-fn walk(area: &[u8], count: i32, rules: Rules, compressed: bool) -> Result<Summary, Cow<'static, str>> {
+fn walk(
+    area: &[u8],
+    count: i32,
+    rules: Rules,
+    compressed: bool,
+) -> Result<Summary, Cow<'static, str>> {
     let mut at = 0;
     let mut largest = -1i64;
     let mut consecutive = true;
     let mut errors = Vec::new();
     for index in 0..count {
         let record = quick(area, at).map_or_else(|| slow(area, at), Ok);
-        let record = record.map_err(|reason| Cow::Owned(format!("record {index} of {count}: {reason}")))?;
-        if compressed && record.end - at > rules.largest_body && body_length(area, at) > rules.largest_body {
+        let record =
+            record.map_err(|reason| Cow::Owned(format!("record {index} of {count}: {reason}")))?;
+        if compressed
+            && record.end - at > rules.largest_body
+            && body_length(area, at) > rules.largest_body
+        {
             let length = body_length(area, at);
-            return Err(format!("record {index} of {count} has {length} bytes, more than {}", rules.largest_body).into());
+            return Err(format!(
+                "record {index} of {count} has {length} bytes, more than {}",
+                rules.largest_body
+            )
+            .into());
         }
         at = record.end;
-        let timestamp = rules.append_time.unwrap_or_else(|| rules.base_timestamp.wrapping_add(record.timestamp_delta));
+        let timestamp = rules
+            .append_time
+            .unwrap_or_else(|| rules.base_timestamp.wrapping_add(record.timestamp_delta));
         consecutive &= record.offset_delta == index;
         if rules.keys_required && !record.has_key {
             errors.push((index, NO_KEY, timestamp));
@@ -153,7 +188,11 @@ fn walk(area: &[u8], count: i32, rules: Rules, compressed: bool) -> Result<Summa
         largest = largest.max(timestamp);
     }
     if at != area.len() {
-        return Err(format!("{} bytes are left after its {count} records", area.len() - at).into());
+        return Err(format!(
+            "{} bytes are left after its {count} records",
+            area.len() - at
+        )
+        .into());
     }
     Ok((true, largest, consecutive, errors))
 }
@@ -171,7 +210,12 @@ struct Checked {
 fn slow(area: &[u8], at: usize) -> Result<Checked, &'static str> {
     let fields = record::read(area, at)?;
     let has_key = fields.key_length >= 0;
-    Ok(Checked { timestamp_delta: fields.timestamp_delta, offset_delta: fields.offset_delta, has_key, end: fields.end })
+    Ok(Checked {
+        timestamp_delta: fields.timestamp_delta,
+        offset_delta: fields.offset_delta,
+        has_key,
+        end: fields.end,
+    })
 }
 
 /// The usual record: lengths and deltas of one or two bytes, no headers. None: another one, or a damaged one.
@@ -192,7 +236,12 @@ fn quick(area: &[u8], start: usize) -> Option<Checked> {
     if at + 1 != end || bytes[at] != 0 {
         return None;
     }
-    Some(Checked { timestamp_delta: i64::from(timestamp_delta), offset_delta, has_key: key_length >= 0, end })
+    Some(Checked {
+        timestamp_delta: i64::from(timestamp_delta),
+        offset_delta,
+        has_key: key_length >= 0,
+        end,
+    })
 }
 
 /// A varint of one or two bytes.
@@ -216,14 +265,21 @@ fn short(bytes: &[u8], at: &mut usize) -> Option<i32> {
 /// The decompressed record area of a batch, if Kafka would encode its records to just these bytes when it rebuilds the batch:
 /// shortest varints, record attributes 0, offsets 0, 1, 2…, the base timestamp that of the first record. Else None.
 #[pyfunction]
-pub fn plain_area<'py>(py: Python<'py>, batch: PyBuffer<u8>, codec: u8, count: i32) -> Option<Bound<'py, PyBytes>> {
+pub fn plain_area<'py>(
+    py: Python<'py>,
+    batch: PyBuffer<u8>,
+    codec: u8,
+    count: i32,
+) -> Option<Bound<'py, PyBytes>> {
     let body = bytes_of(&batch)?.get(V2_HEADER..)?;
     let area = py.detach(|| {
         let mut area = Vec::new();
         if codec == 0 {
             area.extend_from_slice(body);
         } else {
-            SCRATCH.with_borrow_mut(|(codecs, _)| codecs.decompress(codec, 2, body, &mut area)).ok()?;
+            SCRATCH
+                .with_borrow_mut(|(codecs, _)| codecs.decompress(codec, 2, body, &mut area))
+                .ok()?;
         }
         is_plain(&area, count).then_some(area)
     })?;
@@ -234,15 +290,20 @@ fn is_plain(area: &[u8], count: i32) -> bool {
     let mut at = 0;
     for index in 0..count {
         let start = at;
-        let Ok(fields) = record::read(area, at) else { return false };
+        let Ok(fields) = record::read(area, at) else {
+            return false;
+        };
         let length = fields.end - start;
-        let Ok((body, _)) = record::body(area, start) else { return false };
+        let Ok((body, _)) = record::body(area, start) else {
+            return false;
+        };
         let prefix = body - start;
         let timestamp_bytes = fields.tail - body - 1;
         let shortest = prefix == varint::length((length - prefix) as i64)
             && timestamp_bytes == varint::length(fields.timestamp_delta)
             && fields.canonical;
-        if !shortest || fields.offset_delta != index || (index == 0 && fields.timestamp_delta != 0) {
+        if !shortest || fields.offset_delta != index || (index == 0 && fields.timestamp_delta != 0)
+        {
             return false;
         }
         at = fields.end;
@@ -252,7 +313,11 @@ fn is_plain(area: &[u8], count: i32) -> bool {
 
 /// Compresses a record area at the codec's default level, to Kafka's bytes.
 #[pyfunction]
-pub fn compress_area<'py>(py: Python<'py>, codec: u8, area: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+pub fn compress_area<'py>(
+    py: Python<'py>,
+    codec: u8,
+    area: &[u8],
+) -> PyResult<Bound<'py, PyBytes>> {
     let mut out = Vec::new();
     py.detach(|| SCRATCH.with_borrow_mut(|(codecs, _)| codecs.compress(codec, area, &mut out)))
         .map_err(|damage| PyValueError::new_err(damage.reason.into_owned()))?;
@@ -264,7 +329,9 @@ pub fn compress_area<'py>(py: Python<'py>, codec: u8, area: &[u8]) -> PyResult<B
 pub fn lz4_frame<'py>(py: Python<'py>, data: &[u8], level: i32) -> PyResult<Bound<'py, PyBytes>> {
     let mut out = Vec::new();
     if !py.detach(|| lz4::compress_at(data, Some(level), &mut out)) {
-        return Err(PyValueError::new_err("liblz4 could not compress the records"));
+        return Err(PyValueError::new_err(
+            "liblz4 could not compress the records",
+        ));
     }
     Ok(PyBytes::new(py, &out))
 }
@@ -301,7 +368,15 @@ impl Admission {
         largest_batch: usize,
         codec: Option<u8>,
     ) -> Self {
-        Admission { keys_required, append_time, before_ms, after_ms, largest_body, largest_batch, codec }
+        Admission {
+            keys_required,
+            append_time,
+            before_ms,
+            after_ms,
+            largest_body,
+            largest_batch,
+            codec,
+        }
     }
 
     fn admit(
@@ -312,8 +387,9 @@ impl Admission {
         leader_epoch: i32,
         now_ms: i64,
     ) -> PyResult<Option<Admitted>> {
-        let bytes = bytes_of_mut(&mut batch)
-            .ok_or_else(|| PyBufferError::new_err("the batch has to be one piece of writable memory"))?;
+        let bytes = bytes_of_mut(&mut batch).ok_or_else(|| {
+            PyBufferError::new_err("the batch has to be one piece of writable memory")
+        })?;
         Ok(if bytes.len() >= DETACH_FROM {
             py.detach(|| self.stamp(bytes, next_offset, leader_epoch, now_ms))
         } else {
@@ -323,9 +399,18 @@ impl Admission {
 }
 
 impl Admission {
-    pub fn stamp(&self, bytes: &mut [u8], next_offset: i64, leader_epoch: i32, now_ms: i64) -> Option<Admitted> {
+    pub fn stamp(
+        &self,
+        bytes: &mut [u8],
+        next_offset: i64,
+        leader_epoch: i32,
+        now_ms: i64,
+    ) -> Option<Admitted> {
         let size = bytes.len();
-        if size < V2_HEADER || size > self.largest_batch || i32_at(bytes, 8)? as i64 + LOG_OVERHEAD as i64 != size as i64 {
+        if size < V2_HEADER
+            || size > self.largest_batch
+            || i32_at(bytes, 8)? as i64 + LOG_OVERHEAD as i64 != size as i64
+        {
             return None;
         }
         let attributes = i16_at(bytes, CRC_FROM)?;
@@ -347,7 +432,10 @@ impl Admission {
         let (earliest, latest) = if self.append_time {
             (i64::MIN, i64::MAX)
         } else {
-            (now_ms.saturating_sub(self.before_ms), now_ms.saturating_add(self.after_ms))
+            (
+                now_ms.saturating_sub(self.before_ms),
+                now_ms.saturating_add(self.after_ms),
+            )
         };
         let rules = Rules {
             base_timestamp: i64_at(bytes, 27)?,
@@ -357,7 +445,8 @@ impl Admission {
             latest,
             largest_body: self.largest_body,
         };
-        let (sound, largest, consecutive, errors) = validate(bytes, i32_at(bytes, 17)? as u32, codec, count, rules).ok()?;
+        let (sound, largest, consecutive, errors) =
+            validate(bytes, i32_at(bytes, 17)? as u32, codec, count, rules).ok()?;
         if !sound || !consecutive || !errors.is_empty() {
             return None;
         }
@@ -372,7 +461,14 @@ impl Admission {
             bytes[17..21].copy_from_slice(&crc.to_be_bytes());
         }
         let transactional = attributes & TRANSACTIONAL != 0;
-        Some((last_offset, max_timestamp, producer_id, i16_at(bytes, 51)?, base_sequence, transactional))
+        Some((
+            last_offset,
+            max_timestamp,
+            producer_id,
+            i16_at(bytes, 51)?,
+            base_sequence,
+            transactional,
+        ))
     }
 }
 

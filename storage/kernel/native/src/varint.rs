@@ -90,7 +90,13 @@ mod tests {
     #[test]
     fn every_length_reads_back() {
         for shift in 0..63 {
-            for value in [1i64 << shift, -(1i64 << shift), (1i64 << shift) - 1, i64::MAX, i64::MIN] {
+            for value in [
+                1i64 << shift,
+                -(1i64 << shift),
+                (1i64 << shift) - 1,
+                i64::MAX,
+                i64::MIN,
+            ] {
                 let mut out = Vec::new();
                 push(&mut out, value);
                 assert_eq!(out.len(), length(value));
@@ -108,7 +114,11 @@ mod tests {
 
     #[test]
     fn longer_forms_are_read_and_noticed() {
-        for (bytes, value) in [(&[0x80u8, 0x00][..], 0), (&[0x81, 0x80, 0x00], -1), (&[0x82, 0x80, 0x80, 0x80, 0x70], 1)] {
+        for (bytes, value) in [
+            (&[0x80u8, 0x00][..], 0),
+            (&[0x81, 0x80, 0x00], -1),
+            (&[0x82, 0x80, 0x80, 0x80, 0x70], 1),
+        ] {
             let (mut at, mut canonical) = (0, true);
             assert_eq!(read_varint(bytes, &mut at, &mut canonical), Some(value));
             assert!(!canonical && at == bytes.len());
