@@ -293,6 +293,11 @@ class LogLoader:
             if self.recovering is not None:
                 self.recovering(segment, len(unflushed) - number)
             later = unflushed[number + 1 :]
+            if not segment.offset_index_path.exists() or transaction_index_fault(segment) is not None:
+                # Kafka recovers such a segment while it loads files (pass 5), and then finds nothing more to cut: what
+                # lies behind stays.
+                self._recover_segment(segment)
+                continue
             if self._recover_segment(segment, partial(self._delete_behind, segment, later)) > 0:
                 for gone in later:
                     self._delete_snapshot(snapshots, gone.base_offset)
