@@ -17,6 +17,7 @@ import yaml
 from compactd.config.errors import CompactdError, UsageError
 from compactd.coordinator.control import ControlClient
 from compactd.coordinator.control_messages import CatalogueAnswer, ChangeCatalogue, Control, GetStatus, Status
+from compactd.coordinator.run_dir import find_run_dir
 from compactd.workers.catalogue_messages import CreateTopics, NewTopic, TopicResults, results_of, to_raw
 
 _START_SECONDS = 120.0
@@ -40,7 +41,6 @@ class OwnDaemon:
         self._settings = {
             "log.dirs": [str(path) for path in self.log_dirs],
             "listeners": "PLAINTEXT://127.0.0.1:0",
-            "run.dir": str(directory / "run"),
             **settings,
         }
         #: HOST:PORT of its brokers, with commas.
@@ -75,7 +75,8 @@ class OwnDaemon:
         if not self.bootstrap:
             self._end()
             raise OwnDaemonError(what="did not start", log=self.log)
-        self._control = ControlClient(Path(str(self._settings["run.dir"])))
+        # Not in `directory`, whose path may be too long for a socket's.
+        self._control = ControlClient(find_run_dir("", tuple(map(str, self.log_dirs))))
         return self
 
     def __exit__(
