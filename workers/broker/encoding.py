@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -272,3 +272,44 @@ def _primitive_writer(name: str, flexible: bool, nullable: bool) -> Write:
     if name in ("bytes", "records"):
         return _compact_text(nullable) if flexible else _legacy_bytes(nullable)
     return _PRIMITIVES[name]
+
+
+# ---- for the codecs that are written by hand
+
+
+def write_count(out: bytearray, count: int, flexible: bool) -> None:
+    """Length of an array that is not null."""
+    if flexible:
+        write_uvarint(out, count + 1)
+    else:
+        out += _INT32(count)
+
+
+def write_string(out: bytearray, text: str | None, flexible: bool) -> None:
+    """A string, null allowed."""
+    if text is None:
+        out += b"\0" if flexible else b"\xff\xff"
+        return
+    data = text.encode()
+    if flexible:
+        write_uvarint(out, len(data) + 1)
+    else:
+        out += _INT16(len(data))
+    out += data
+
+
+def write_endpoints(out: bytearray, endpoints: Sequence[tuple[int, str, int]]) -> None:
+    """The last tag section of Produce and Fetch answers: where the leaders named above are (node id, host, port)."""
+    if not endpoints:
+        out.append(0)
+        return
+    tag = bytearray()
+    write_uvarint(tag, len(endpoints) + 1)
+    for node_id, host, port in endpoints:
+        tag += _INT32(node_id)
+        write_string(tag, host, flexible=True)
+        tag += _INT32(port)
+        tag += b"\0\0"  # no rack, no tags
+    out += b"\x01\x00"
+    write_uvarint(out, len(tag))
+    out += tag

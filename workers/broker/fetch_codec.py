@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from compactd.storage.kernel.interface import AbortedTransaction
 from compactd.storage.reader import Range
 from compactd.workers.broker.decoding import MalformedRequestError, read_uvarint, skip_tags
-from compactd.workers.broker.encoding import write_uvarint
+from compactd.workers.broker.encoding import write_count, write_endpoints, write_string, write_uvarint
 from compactd.workers.broker.requests import Encoded
 
 _FIRST_FLEXIBLE = 12
@@ -226,13 +226,13 @@ def encode_fetch(
         out += _TOP.pack(0, error, session_id)
     else:
         out += b"\0\0\0\0"
-    _count(out, len(topics), flexible)
+    write_count(out, len(topics), flexible)
     for topic in topics:
         if version >= _FIRST_TOPIC_IDS:
             out += _NO_UUID if topic.topic_id is None else topic.topic_id.bytes
         else:
-            _string(out, topic.name, flexible)
-        _count(out, len(topic.partitions), flexible)
+            write_string(out, topic.name, flexible)
+        write_count(out, len(topic.partitions), flexible)
         for partition in topic.partitions:
             _write_partition(out, version, partition)
             records = partition.records
@@ -254,7 +254,7 @@ def encode_fetch(
         if flexible:
             out.append(0)
     if flexible:
-        _write_endpoints(out, endpoints if version >= 16 else ())
+        write_endpoints(out, endpoints if version >= 16 else ())
     parts.append(out)
     return Encoded(parts)
 
@@ -271,7 +271,7 @@ def _write_partition(out: bytearray, version: int, partition: FetchedPartition) 
     if partition.aborted is None:
         out += b"\0" if flexible else b"\xff\xff\xff\xff"
     else:
-        _count(out, len(partition.aborted), flexible)
+        write_count(out, len(partition.aborted), flexible)
         for each in partition.aborted:
             out += _ABORTED.pack(each.producer_id, each.first_offset)
             if flexible:
@@ -291,35 +291,3 @@ def _write_tags(out: bytearray, version: int, partition: FetchedPartition) -> No
         out += b"\x00\x0d" + _DIVERGING.pack(*diverging) + b"\0"
     if leader is not None:
         out += b"\x01\x09" + _LEADER.pack(*leader) + b"\0"
-
-
-def _write_endpoints(out: bytearray, endpoints: Sequence[tuple[int, str, int]]) -> None:
-    if not endpoints:
-        out.append(0)
-        return
-    tag = bytearray()
-    write_uvarint(tag, len(endpoints) + 1)
-    for node_id, host, port in endpoints:
-        tag += _INT32.pack(node_id)
-        _string(tag, host, flexible=True)
-        tag += _INT32.pack(port)
-        tag += b"\0\0"  # no rack, no tags
-    out += b"\x01\x00"
-    write_uvarint(out, len(tag))
-    out += tag
-
-
-def _count(out: bytearray, count: int, flexible: bool) -> None:
-    if flexible:
-        write_uvarint(out, count + 1)
-    else:
-        out += _INT32.pack(count)
-
-
-def _string(out: bytearray, text: str, flexible: bool) -> None:
-    data = text.encode()
-    if flexible:
-        write_uvarint(out, len(data) + 1)
-    else:
-        out += _INT16.pack(len(data))
-    out += data

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from compactd.workers.broker.decoding import MalformedRequestError, read_uvarint, skip_tags
-from compactd.workers.broker.encoding import write_uvarint
+from compactd.workers.broker.encoding import write_count, write_endpoints, write_string
 
 _FIRST_FLEXIBLE = 9
 _FIRST_TOPIC_IDS = 13
@@ -170,20 +170,20 @@ def encode_produce(
     """Writes the body of a ProduceResponse v3 to v13. `endpoints`: (node id, host, port) of leaders named in the results."""
     out = bytearray()
     flexible = version >= _FIRST_FLEXIBLE
-    _count(out, len(results), flexible)
+    write_count(out, len(results), flexible)
     for topic in results:
         if version >= _FIRST_TOPIC_IDS:
             out += _NO_UUID if topic.topic_id is None else topic.topic_id.bytes
         else:
-            _string(out, topic.name, flexible)
-        _count(out, len(topic.partitions), flexible)
+            write_string(out, topic.name, flexible)
+        write_count(out, len(topic.partitions), flexible)
         for result in topic.partitions:
             _write_result(out, version, result)
         if flexible:
             out.append(0)
     out += b"\0\0\0\0"
     if flexible:
-        _write_endpoints(out, endpoints if version >= 10 else ())
+        write_endpoints(out, endpoints if version >= 10 else ())
     return out
 
 
@@ -197,13 +197,13 @@ def _write_result(out: bytearray, version: int, result: ProduceResult) -> None:
     if version < 8:
         return
     flexible = version >= _FIRST_FLEXIBLE
-    _count(out, len(result.record_errors), flexible)
+    write_count(out, len(result.record_errors), flexible)
     for index, text in result.record_errors:
         out += _INT32.pack(index)
-        _string(out, text, flexible)
+        write_string(out, text, flexible)
         if flexible:
             out.append(0)
-    _string(out, result.message, flexible)
+    write_string(out, result.message, flexible)
     if not flexible:
         return
     if version >= 10 and result.leader is not None and result.leader != (-1, -1):
@@ -211,38 +211,3 @@ def _write_result(out: bytearray, version: int, result: ProduceResult) -> None:
         out += b"\x01\x00\x09" + _INDEX_AND_SIZE.pack(*result.leader) + b"\0"
     else:
         out.append(0)
-
-
-def _write_endpoints(out: bytearray, endpoints: Sequence[tuple[int, str, int]]) -> None:
-    if not endpoints:
-        out.append(0)
-        return
-    tag = bytearray()
-    write_uvarint(tag, len(endpoints) + 1)
-    for node_id, host, port in endpoints:
-        tag += _INT32.pack(node_id)
-        _string(tag, host, flexible=True)
-        tag += _INT32.pack(port)
-        tag += b"\0\0"  # no rack, no tags
-    out += b"\x01\x00"
-    write_uvarint(out, len(tag))
-    out += tag
-
-
-def _count(out: bytearray, count: int, flexible: bool) -> None:
-    if flexible:
-        write_uvarint(out, count + 1)
-    else:
-        out += _INT32.pack(count)
-
-
-def _string(out: bytearray, text: str | None, flexible: bool) -> None:
-    if text is None:
-        out += b"\0" if flexible else b"\xff\xff"
-        return
-    data = text.encode()
-    if flexible:
-        write_uvarint(out, len(data) + 1)
-    else:
-        out += _INT16.pack(len(data))
-    out += data
