@@ -120,6 +120,18 @@ def _make_topics(both: Pair, ours: InProcessBroker) -> None:
         {name: parse_uuid(topic.topic_id) for name, topic in ours.topics.items()},
     ]
     deadline = time.monotonic() + 30
+    # Kafka tells its metadata before the partitions have taken the lead: ask them.
+    rows = [
+        {"name": name, "partitions": [{"partition_index": number, "timestamp": -1} for number in range(count)]}
+        for name, (count, _) in _TOPICS.items()
+    ]
+    while any(
+        each["error_code"] != 0
+        for topic in both.ask(LIST_OFFSETS, 1, {"replica_id": -1, "topics": rows})[0]["topics"]
+        for each in topic["partitions"]
+    ):
+        assert time.monotonic() < deadline, "Kafka's partitions have no leader"
+        time.sleep(0.1)
     while any(  # Kafka's metadata follow a little later
         each.leader_id != 1
         for topic in both.clients[0].ask(METADATA, 9, {"topics": [{"name": name} for name in _TOPICS]}).topics
