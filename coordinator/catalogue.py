@@ -18,6 +18,7 @@ import msgspec
 from compactd.config.errors import RefusedError
 from compactd.coordinator import leadership
 from compactd.coordinator.adoption import Identity, check_log, identify, settle, survey
+from compactd.coordinator.client_rules import acls_of, credentials_of, quotas_of
 from compactd.coordinator.config_changes import plan_alter
 from compactd.coordinator.interfaces import CatalogueOutcome, CatalogueSetup, Settings
 from compactd.coordinator.placement import LogDirLoad, place, worker_of
@@ -250,10 +251,13 @@ class Catalogue:
             client_metrics=self._configs(ResourceType.CLIENT_METRICS, self._image.configs),
             features=dict(self._image.features),
             nodes=self._nodes,
+            quotas=quotas_of(self._image),
+            credentials=credentials_of(self._image),
+            acls=acls_of(self._image),
         )
 
-    def _update(self, delta: MetadataDelta) -> CatalogueUpdate:
-        """What changed. A resource whose settings have all been removed is there with an empty mapping."""
+    def _update(self, delta: MetadataDelta, before: MetadataImage) -> CatalogueUpdate:
+        """What changed since `before`. A resource whose settings have all been removed is there with an empty mapping."""
         image, changed = self._image, delta.changed_configs
         return CatalogueUpdate(
             full=False,
@@ -266,6 +270,9 @@ class Catalogue:
             client_metrics=self._configs(ResourceType.CLIENT_METRICS, changed),
             features=dict(image.features),
             nodes=self._nodes,
+            quotas=None if image.quotas is before.quotas else quotas_of(image),
+            credentials=None if image.scram is before.scram else credentials_of(image),
+            acls=None if image.acls is before.acls else acls_of(image),
         )
 
     def _configs(self, wanted: ResourceType, resources: Iterable[Resource]) -> dict[str, dict[str, str]]:
@@ -377,10 +384,9 @@ class Catalogue:
             for topic_id, partition, directory in places:
                 self._places[topic_id, partition] = directory
             return None
-        update = None
+        before, delta = self._image, MetadataDelta(self._image)
         for start in range(0, len(records), _BATCH_RECORDS):
             values = [record.value for record in records[start : start + _BATCH_RECORDS]]
-            delta = MetadataDelta(self._image)
             for value in values:
                 # Read back as the next start will: what it could not read must not be written.
                 frame = read_frame(value)
@@ -393,8 +399,7 @@ class Catalogue:
             if delta.deleted_topics:
                 gone = set(delta.deleted_topics)
                 self._places = {key: directory for key, directory in self._places.items() if key[0] not in gone}
-            update = self._update(delta)
-        return update
+        return self._update(delta, before)
 
     def _loads(self, more: Counter[str]) -> list[LogDirLoad]:
         counts = Counter(self._places.values()) + more

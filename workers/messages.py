@@ -417,6 +417,37 @@ class CatalogueTopic(msgspec.Struct, frozen=True, kw_only=True):
     configs: dict[str, str]
 
 
+class ClientQuota(msgspec.Struct, frozen=True):
+    """Quotas of one entity: ((type, name or None for the default), ...) by type, and the values by key."""
+
+    entity: tuple[tuple[str, str | None], ...]
+    values: dict[str, float]
+
+
+class ScramCredential(msgspec.Struct, frozen=True):
+    """What a user proves a password with. `mechanism`: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512."""
+
+    user: str
+    mechanism: int
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+
+class AccessRule(msgspec.Struct, frozen=True):
+    """An ACL; numbers as in the protocol (facts: kafka-protocol 0.1)."""
+
+    id: str
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission: int
+
+
 class CatalogueUpdate(Message, frozen=True, kw_only=True, tag=True):
     """Coordinator to every broker: what a change came to, or the whole catalogue when `full`."""
 
@@ -436,6 +467,10 @@ class CatalogueUpdate(Message, frozen=True, kw_only=True, tag=True):
     features: dict[str, int] = {}
     #: Broker workers as Kafka nodes: node id, host, port by worker number.
     nodes: tuple[tuple[int, str, int], ...] = ()
+    #: What concerns who a client is: all there is, or None where nothing of the kind changed.
+    quotas: tuple[ClientQuota, ...] | None = None
+    credentials: tuple[ScramCredential, ...] | None = None
+    acls: tuple[AccessRule, ...] | None = None
 
 
 class CatalogueChange(Message, frozen=True, kw_only=True, tag=True):

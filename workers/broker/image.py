@@ -7,7 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from compactd.storage.names import parse_uuid
-from compactd.workers.messages import CataloguePartition, CatalogueTopic, CatalogueUpdate
+from compactd.workers.messages import (
+    AccessRule,
+    CataloguePartition,
+    CatalogueTopic,
+    CatalogueUpdate,
+    ClientQuota,
+    ScramCredential,
+)
 
 #: Topics that the broker itself writes; clients are told so.
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
@@ -55,6 +62,10 @@ class CatalogueImage:
         #: By worker number.
         self.nodes: tuple[Node, ...] = ()
         self.offline_log_dirs: set[str] = set()
+        #: Replaced, never changed: who derives something from them compares by identity.
+        self.quotas: tuple[ClientQuota, ...] = ()
+        self.credentials: tuple[ScramCredential, ...] = ()
+        self.acls: tuple[AccessRule, ...] = ()
 
     def topic(self, name: str) -> Topic | None:
         return self.topics.get(name)
@@ -99,6 +110,12 @@ class CatalogueImage:
             self.features = update.features
         if update.nodes:
             self.nodes = tuple(Node(*node) for node in update.nodes)
+        if update.quotas is not None:
+            self.quotas = update.quotas
+        if update.credentials is not None:
+            self.credentials = update.credentials
+        if update.acls is not None:
+            self.acls = update.acls
         return gone
 
     def _drop(self, name: str) -> list[str]:

@@ -64,6 +64,10 @@ class Peer:
     #: As the client's ApiVersions told; "" before, or of an old client.
     software_name: str = ""
     software_version: str = ""
+    #: Who it has proved to be, as ACLs and quotas name it.
+    principal: str = "User:ANONYMOUS"
+    #: Name of the listener it came in on.
+    listener: str = "PLAINTEXT"
     #: It closed the connection, as far as we know.
     is_gone: bool = False
     #: Called when it does; whoever waits on its behalf sets this, and takes it away again.
