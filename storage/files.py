@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from types import TracebackType
 
 from compactd.config.errors import CorruptFileError, NotWritableError, StorageIOError
-from compactd.storage.file_layer import FileLayer as FileLayer
+from compactd.storage.file_layer import FileLayer
 
 StrPath = str | os.PathLike[str]
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from compactd.storage.files import FileLayer
+from compactd.storage.file_layer import FileLayer
 
 _T = TypeVar("_T")
 

@@ -192,7 +192,7 @@ def test_wrong_usage(run: Run, place: Path, arguments: tuple[object, ...], says:
 
 
 def test_no_space(run: Run, tools: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compactd.storage.files.FileLayer.free_bytes", lambda *_: 1000)
+    monkeypatch.setattr("compactd.storage.file_layer.FileLayer.free_bytes", lambda *_: 1000)
     monkeypatch.setattr("compactd.scripts.bench.kafka.SCRIPT", _program(place.parent / "oracle", "cat >/dev/null"))
     result = run("bench", "cleaner", *TINY, "--directory", place)
     assert result.exit_code == 3

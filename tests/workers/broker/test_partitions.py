@@ -12,6 +12,7 @@ import pytest
 from compactd.config.settings import TopicConfig
 from compactd.storage import files
 from compactd.storage.cleaning.round import CleaningRound, RoundOptions
+from compactd.storage.file_layer import FileLayer
 from compactd.storage.kernel import active_kernel
 from compactd.storage.log_dir import LogDir
 from compactd.storage.names import parse_uuid, uuid_text
@@ -350,7 +351,7 @@ def test_old_segments_are_let_go(broker: InProcessBroker, log_dir: Path) -> None
 # ---- failing disks
 
 
-class _NoWrites(files.FileLayer):
+class _NoWrites(FileLayer):
     """Every write and fsync below one directory fails."""
 
     def __init__(self, part: str, calls: tuple[str, ...] = ("write", "fsync")) -> None:
@@ -379,7 +380,7 @@ def two_dirs(fast_dir: Path) -> list[Path]:
 
 def _on_bad_disk(
     dirs: list[Path],
-    layer: files.FileLayer,
+    layer: FileLayer,
     settings: dict[str, Any],
     check: Callable[[InProcessBroker, RawClient], None],
 ) -> None:
