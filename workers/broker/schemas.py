@@ -5,18 +5,30 @@ The ones that are missing are written here as kio writes its own, so that reader
 """
 
 import dataclasses
+import uuid
 from functools import cache
 from typing import Any, ClassVar, TypeAlias
 
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.api_versions.v4.request import ApiVersionsRequest as ApiVersionsRequest4
 from kio.schema.api_versions.v4.response import ApiVersionsResponse as ApiVersionsResponse4
-from kio.static.primitive import i16, i32
+from kio.schema.delete_groups.v2.request import DeleteGroupsRequest as DeleteGroupsRequest2
+from kio.schema.delete_groups.v2.response import DeleteGroupsResponse as DeleteGroupsResponse2
+from kio.schema.errors import ErrorCode
+from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequest as TxnOffsetCommitRequest5
+from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequestPartition
+from kio.schema.txn_offset_commit.v5.response import TxnOffsetCommitResponse as TxnOffsetCommitResponse5
+from kio.schema.txn_offset_commit.v5.response import TxnOffsetCommitResponsePartition
+from kio.schema.types import GroupId, ProducerId, TransactionalId
+from kio.static.constants import EntityType
+from kio.static.primitive import i16, i32, i32Timedelta
 
 #: A class that kio generated from Kafka's schemas, or one of the same make.
 Schema: TypeAlias = Any
 
 API_VERSIONS = 18
+TXN_OFFSET_COMMIT = 28
+DELETE_GROUPS = 42
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +46,96 @@ class ApiVersionsRequest5:
     node_id: i32 = dataclasses.field(metadata={"kafka_type": "int32"}, default=i32(-1))
 
 
-#: (API key, version): request and response. The response of v5 is that of v4.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TxnOffsetCommitRequestTopic6:
+    """A topic in TxnOffsetCommitRequest v6."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(6)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(TXN_OFFSET_COMMIT)
+    __header_schema__: ClassVar[Any] = TxnOffsetCommitRequest5.__header_schema__
+    topic_id: uuid.UUID | None = dataclasses.field(metadata={"kafka_type": "uuid"})
+    partitions: tuple[TxnOffsetCommitRequestPartition, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TxnOffsetCommitRequest6:
+    """TxnOffsetCommitRequest v6: topics by id (KIP-1319)."""
+
+    __type__: ClassVar = TxnOffsetCommitRequest5.__type__
+    __version__: ClassVar[i16] = i16(6)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(TXN_OFFSET_COMMIT)
+    __header_schema__: ClassVar[Any] = TxnOffsetCommitRequest5.__header_schema__
+    transactional_id: TransactionalId = dataclasses.field(metadata={"kafka_type": "string"})
+    group_id: GroupId = dataclasses.field(metadata={"kafka_type": "string"})
+    producer_id: ProducerId = dataclasses.field(metadata={"kafka_type": "int64"})
+    producer_epoch: i16 = dataclasses.field(metadata={"kafka_type": "int16"})
+    generation_id: i32 = dataclasses.field(metadata={"kafka_type": "int32"}, default=i32(-1))
+    member_id: str = dataclasses.field(metadata={"kafka_type": "string"}, default="")
+    group_instance_id: str | None = dataclasses.field(metadata={"kafka_type": "string"}, default=None)
+    topics: tuple[TxnOffsetCommitRequestTopic6, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TxnOffsetCommitResponseTopic6:
+    """A topic in TxnOffsetCommitResponse v6."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(6)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(TXN_OFFSET_COMMIT)
+    __header_schema__: ClassVar[Any] = TxnOffsetCommitResponse5.__header_schema__
+    topic_id: uuid.UUID | None = dataclasses.field(metadata={"kafka_type": "uuid"})
+    partitions: tuple[TxnOffsetCommitResponsePartition, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TxnOffsetCommitResponse6:
+    """TxnOffsetCommitResponse v6: topics by id (KIP-1319)."""
+
+    __type__: ClassVar = TxnOffsetCommitResponse5.__type__
+    __version__: ClassVar[i16] = i16(6)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(TXN_OFFSET_COMMIT)
+    __header_schema__: ClassVar[Any] = TxnOffsetCommitResponse5.__header_schema__
+    throttle_time: i32Timedelta = dataclasses.field(metadata={"kafka_type": "timedelta_i32"})
+    topics: tuple[TxnOffsetCommitResponseTopic6, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DeletableGroupResult3:
+    """A group in DeleteGroupsResponse v3."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(3)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(DELETE_GROUPS)
+    __header_schema__: ClassVar[Any] = DeleteGroupsResponse2.__header_schema__
+    group_id: GroupId = dataclasses.field(metadata={"kafka_type": "string"})
+    error_code: ErrorCode = dataclasses.field(metadata={"kafka_type": "error_code"})
+    error_message: str | None = dataclasses.field(metadata={"kafka_type": "string"}, default=None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteGroupsResponse3:
+    """DeleteGroupsResponse v3: each group says why it is still there."""
+
+    __type__: ClassVar = DeleteGroupsResponse2.__type__
+    __version__: ClassVar[i16] = i16(3)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(DELETE_GROUPS)
+    __header_schema__: ClassVar[Any] = DeleteGroupsResponse2.__header_schema__
+    throttle_time: i32Timedelta = dataclasses.field(metadata={"kafka_type": "timedelta_i32"})
+    results: tuple[DeletableGroupResult3, ...]
+
+
+#: (API key, version): request and response. Where only one of the two changed, the other is kio's of the version before.
 _OWN: dict[tuple[int, int], tuple[Schema, Schema]] = {
     (API_VERSIONS, 5): (ApiVersionsRequest5, ApiVersionsResponse4),
+    (TXN_OFFSET_COMMIT, 6): (TxnOffsetCommitRequest6, TxnOffsetCommitResponse6),
+    (DELETE_GROUPS, 3): (DeleteGroupsRequest2, DeleteGroupsResponse3),
 }
 
 
