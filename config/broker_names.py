@@ -8,7 +8,7 @@ from __future__ import annotations
 _OTHER_BROKER_NAMES = """
 add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms alter.config.policy.class.name
 alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds
-authorizer.class.name auto.leader.rebalance.enable broker.heartbeat.interval.ms broker.id broker.rack
+auto.leader.rebalance.enable broker.heartbeat.interval.ms broker.id broker.rack
 broker.session.timeout.ms client.quota.callback.class config.providers connection.failed.authentication.delay.ms
 connections.max.reauth.ms controlled.shutdown.enable controller.listener.names
 controller.performance.always.log.threshold.ms controller.performance.sample.period.ms

@@ -6,6 +6,7 @@ listeners, which here is this machine alone, since nothing asks a client who it 
 
 from __future__ import annotations
 
+from compactd.config.authorization import STANDARD_AUTHORIZER
 from compactd.config.setting import INT_MAX, BrokerName, Dynamic, Kind, Scope, Setting, Unit
 
 
@@ -20,6 +21,11 @@ def _own(
     name: str, kind: Kind, default: object, meaning: str, dynamic: Dynamic = Dynamic.NO, **more: object
 ) -> Setting:
     return _kafka(name, kind, default, meaning, dynamic, own=True, **more)
+
+
+def _plug_in(name: str, kind: Kind, default: object, meaning: str) -> Setting:
+    """Kafka's, but read by its authorizer: KafkaConfig does not know it."""
+    return _kafka(name, kind, default, meaning, plug_in=True)
 
 
 _NETWORK: tuple[Setting, ...] = (
@@ -54,6 +60,22 @@ _TOPICS: tuple[Setting, ...] = (
     _kafka("num.partitions", Kind.INT, 1, "partitions of a topic created without a number", low=1),
     _kafka("auto.create.topics.enable", Kind.BOOLEAN, True, "a topic that a client asks for is created"),
     _kafka("delete.topic.enable", Kind.BOOLEAN, True, "clients may delete topics"),
+)
+
+_AUTHORISATION: tuple[Setting, ...] = (
+    _kafka(
+        "authorizer.class.name",
+        Kind.STRING,
+        "",
+        f"{STANDARD_AUTHORIZER}: clients may do what ACLs allow; unset: everybody may do everything",
+    ),
+    _plug_in("super.users", Kind.STRING, "", "principals that may do everything: `User:admin;User:alice`"),
+    _plug_in(
+        "allow.everyone.if.no.acl.found",
+        Kind.BOOLEAN,
+        False,
+        "everybody may do everything with a topic, group or other resource that no ACL is about",
+    ),
 )
 
 _CLEANING: tuple[Setting, ...] = (
@@ -226,4 +248,6 @@ _PROCESSES: tuple[Setting, ...] = (
     _own("test.clock.file", Kind.STRING, "", "file with an offset in ms to the time of day; for tests", hidden=True),
 )
 
-DAEMON_SETTINGS: tuple[Setting, ...] = _NETWORK + _TOPICS + _CLEANING + _GROUPS + _CATALOGUE + _PROCESSES
+DAEMON_SETTINGS: tuple[Setting, ...] = (
+    _NETWORK + _AUTHORISATION + _TOPICS + _CLEANING + _GROUPS + _CATALOGUE + _PROCESSES
+)

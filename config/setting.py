@@ -104,6 +104,8 @@ class Setting:
     hidden: bool = False
     #: Not one of Kafka's.
     own: bool = False
+    #: One of Kafka's, which a class that Kafka loads reads by itself: its own definitions don't have it.
+    plug_in: bool = False
 
     @property
     def name(self) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from compactd.config.authorization import check_authorizer, parse_super_users
 from compactd.config.daemon_table import DAEMON_SETTINGS
 from compactd.config.errors import SettingError
 from compactd.config.listeners import Listener, parse_address, plaintext
@@ -225,6 +226,9 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
     fetch_max_bytes: int = _daemon("fetch_max_bytes")
     max_incremental_fetch_session_cache_slots: int = _daemon("max_incremental_fetch_session_cache_slots")
     max_request_partition_size_limit: int = _daemon("max_request_partition_size_limit")
+    authorizer_class_name: str = _daemon("authorizer_class_name")
+    super_users: str = _daemon("super_users")
+    allow_everyone_if_no_acl_found: bool = _daemon("allow_everyone_if_no_acl_found")
     num_partitions: int = _daemon("num_partitions")
     auto_create_topics_enable: bool = _daemon("auto_create_topics_enable")
     delete_topic_enable: bool = _daemon("delete_topic_enable")
@@ -282,6 +286,12 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
         checks: list[tuple[str, object, Callable[[], object]]] = [
             ("listeners", config.listeners, lambda: config.listener),
             ("advertised.listeners", config.advertised_listeners, lambda: config.advertised_listener),
+            (
+                "authorizer.class.name",
+                config.authorizer_class_name,
+                lambda: check_authorizer(config.authorizer_class_name),
+            ),
+            ("super.users", config.super_users, lambda: parse_super_users(config.super_users)),
         ]
         if config.metrics_listener:
             checks.append(("metrics.listener", config.metrics_listener, lambda: parse_address(config.metrics_listener)))

@@ -14,7 +14,7 @@ from compactd.config.table import BY_BROKER_NAME, BY_TOPIC_NAME, SETTINGS
 
 _DATA = Path(__file__).parent.parent / "data" / "kafka-4.4.0-settings.tsv"
 _ROWS = [line.split("\t") for line in _DATA.read_text().splitlines() if not line.startswith("#")]
-_OWN = {setting.name for setting in SETTINGS if setting.own}
+_OWN = {setting.name for setting in SETTINGS if setting.own or setting.plug_in}
 _BROKER_ROWS = {row[1]: row for row in _ROWS if row[0] == "broker"}
 _TOPIC_ROWS = {row[1]: row for row in _ROWS if row[0] == "topic"}
 
