@@ -132,6 +132,7 @@ public class Oracle {
                 MANAGERS.get(id).serve(op, q, a);
             }
             case "loadAll" -> OracleStart.serve(q, a);
+            case "tool", "startTool", "awaitTool", "interruptTool" -> OracleTool.serve(op, q, a);
             case "createTopics", "produce", "consume", "commitOffsets", "groupOffsets" -> OracleClient.serve(op, q, a);
             default -> log(id).serve(op, q, a);
         }
