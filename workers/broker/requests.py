@@ -50,6 +50,7 @@ HANDLER_MODULES = (
     "groups.find_coordinator",
     "groups.membership",
     "groups.offset_commit",
+    "groups.txn_offset_commit",
     "groups.offset_fetch",
     "groups.administration",
 )

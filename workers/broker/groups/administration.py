@@ -100,11 +100,11 @@ def _described(context: Context, version: int, group_id: str) -> dict[str, Any]:
     }
 
 
-@handles(DELETE_GROUPS, 0, 2)
+@handles(DELETE_GROUPS, 0, 3)
 async def delete_groups(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
     """Groups that nobody is in, with everything that they committed."""
     results = []
-    for group_id in request.groups_names:
+    for group_id in dict.fromkeys(request.groups_names):
         error = ErrorCode.NONE
         try:
             shard = context.part(GroupCoordinator).shard(group_id)

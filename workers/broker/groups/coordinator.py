@@ -72,6 +72,19 @@ class GroupCoordinator:
         shard.check()
         return shard
 
+    def transaction_marker(self, partition_number: int, producer_id: int, commit: bool) -> asyncio.Task[None]:
+        """A transaction's marker was appended to a partition of `__consumer_offsets`: what it committed counts, or never will.
+
+        To be called right after the append; the task is done when readers see the outcome.
+        """
+
+        async def ended() -> None:
+            shard = self._shards.get(partition_number)
+            if shard is not None:
+                await shard.transaction_ended(producer_id, commit)
+
+        return self.context.spawn(ended())
+
     # ---- the topic
 
     async def create_topic(self) -> None:

@@ -149,17 +149,26 @@ class ClassicGroup(Joining):
             self._rebalance_or_complete(now)
         return errors
 
-    def check_commit(self, member_id: str, instance_id: str | None, generation: int, now: Moment) -> None:
-        """Whether this member may commit offsets now, which is as good as a heartbeat. GroupError."""
+    def check_commit(
+        self, member_id: str, instance_id: str | None, generation: int, now: Moment, *, transactional: bool = False
+    ) -> None:
+        """Whether this member may commit offsets now, which is as good as a heartbeat. GroupError.
+
+        In a transaction whoever says nothing of membership may, in every state (as clients before KIP-447 do).
+        """
         if self.state is State.DEAD:
             raise GroupError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if generation < 0 and self.state is State.EMPTY:
             return
         if generation < 0 and not member_id and instance_id is None:
+            if transactional:
+                return
             raise GroupError(ErrorCode.UNKNOWN_MEMBER_ID)
         member = self.member(member_id, instance_id)
         if generation != self.generation:
             raise GroupError(ErrorCode.ILLEGAL_GENERATION)
+        if transactional:
+            return
         if self.state is State.COMPLETING:
             raise GroupError(ErrorCode.REBALANCE_IN_PROGRESS)
         if not member.is_new:

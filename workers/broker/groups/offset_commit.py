@@ -5,131 +5,50 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from compactd.storage.names import uuid_text
 from compactd.workers.broker.api_keys import OFFSET_COMMIT, OFFSET_DELETE
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.decoding import milliseconds
 from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.groups.committing import CommitRows, Offset, check_commit, commit_error
 from compactd.workers.broker.groups.coordinator import GroupCoordinator
 from compactd.workers.broker.groups.member import GroupError, Moment, State
-from compactd.workers.broker.groups.records import Committed, KeyValue, offset_record
+from compactd.workers.broker.groups.records import KeyValue, offset_record
 from compactd.workers.broker.groups.shard import Shard
 from compactd.workers.broker.groups.subscription import CONSUMER
-from compactd.workers.broker.image import Topic
 from compactd.workers.broker.requests import RequestHeader, handles
 
 #: From here on an unknown group has a code of its own; and topics have ids.
 _KNOWS_GROUP, _WITH_IDS = 9, 10
 
-#: (topic, partition) and what is committed.
-_Offset = tuple[str, int, Committed]
-
 
 @handles(OFFSET_COMMIT, 2, 10)
 async def offset_commit(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
     """Partitions are refused one by one where it is about them, all together where it is about the group."""
-    now_ms = context.clock.now_ms()
     retention_ms = milliseconds(getattr(request, "retention_time", None))
-    errors: dict[tuple[int, int], ErrorCode] = {}
-    offsets: dict[tuple[int, int], _Offset] = {}
-    for row, topic in enumerate(request.topics):
-        known = _topic(context, header.version, topic)
-        for column, asked in enumerate(topic.partitions):
-            if known is None:
-                error = ErrorCode.UNKNOWN_TOPIC_ID if header.version >= _WITH_IDS else _UNKNOWN
-            elif asked.partition_index not in known.partitions:
-                error = _UNKNOWN
-            elif _utf16_length(asked.committed_metadata or "") > context.config.offset_metadata_max_bytes:
-                error = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            else:
-                error = ErrorCode.NONE
-                offsets[row, column] = (
-                    known.name,
-                    asked.partition_index,
-                    Committed(
-                        asked.committed_offset,
-                        getattr(asked, "committed_leader_epoch", -1),
-                        asked.committed_metadata or "",
-                        now_ms,
-                        now_ms + retention_ms if retention_ms >= 0 else -1,
-                        uuid_text(known.topic_id),
-                    ),
-                )
-            errors[row, column] = error
-    # What is too long is told only to those who may commit at all.
-    if offsets or any(error is ErrorCode.OFFSET_METADATA_TOO_LARGE for error in errors.values()):
-        refused = await _commit(context, header, request, list(offsets.values()))
-        if refused:
-            for place, error in errors.items():
-                if error in (ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE):
-                    errors[place] = refused
-    return {
-        "topics": [
-            {
-                **_named(header.version, topic),
-                "partitions": [
-                    {"partition_index": asked.partition_index, "error_code": errors[row, column]}
-                    for column, asked in enumerate(topic.partitions)
-                ],
-            }
-            for row, topic in enumerate(request.topics)
-        ]
-    }
+    rows = CommitRows(context, request.topics, header.version >= _WITH_IDS, retention_ms)
+    if rows.reach_the_group:
+        rows.refuse(await _commit(context, header, request, rows.offsets))
+    return rows.answer()
 
 
-_UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-def _topic(context: Context, version: int, topic: Any) -> Topic | None:
-    return context.image.topic_of_id(topic.topic_id) if version >= _WITH_IDS else context.image.topic(topic.name)
-
-
-def _named(version: int, topic: Any) -> dict[str, Any]:
-    return {"topic_id": topic.topic_id} if version >= _WITH_IDS else {"name": topic.name}
-
-
-def _utf16_length(text: str) -> int:
-    """As Java counts it."""
-    return len(text) + sum(char > "\uffff" for char in text)
-
-
-async def _commit(context: Context, header: RequestHeader, request: Any, offsets: Sequence[_Offset]) -> ErrorCode:
+async def _commit(context: Context, header: RequestHeader, request: Any, offsets: Sequence[Offset]) -> ErrorCode:
+    unknown = ErrorCode.GROUP_ID_NOT_FOUND if header.version >= _KNOWS_GROUP else ErrorCode.ILLEGAL_GENERATION
     try:
         shard = context.part(GroupCoordinator).shard(request.group_id)
-        await shard.commit(lambda now: _prepared(shard, header, request, offsets, now))
+
+        def work(now: Moment) -> tuple[list[KeyValue], Callable[[int], None], None]:
+            check_commit(shard, request, offsets, now, unknown)
+
+            def apply(first: int) -> None:
+                for index, (topic, partition, committed) in enumerate(offsets):
+                    shard.state.commit(request.group_id, (topic, partition), committed, first + index)
+
+            return [offset_record(request.group_id, *each) for each in offsets], apply, None
+
+        await shard.commit(work)
     except GroupError as error:
-        if error.code is ErrorCode.RECORD_LIST_TOO_LARGE:
-            return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-        return error.code
+        return commit_error(error)
     return ErrorCode.NONE
-
-
-def _prepared(
-    shard: Shard, header: RequestHeader, request: Any, offsets: Sequence[_Offset], now: Moment
-) -> tuple[list[KeyValue], Callable[[int], None], None]:
-    """Records, and what to do once they are written. GroupError: nobody may commit so."""
-    group_id = request.group_id
-    member_id, instance_id = request.member_id, getattr(request, "group_instance_id", None)
-    generation = getattr(request, "generation_id_or_member_epoch", -1)
-    other = shard.state.others.get(group_id)
-    group = shard.group(group_id)
-    if other is not None:
-        # Nobody of another protocol is served here; an offset may be set while nobody reads.
-        if generation >= 0 or other.members:
-            raise GroupError(ErrorCode.UNKNOWN_MEMBER_ID)
-    elif group is not None:
-        group.check_commit(member_id, instance_id, generation, now)
-    elif generation >= 0:
-        unknown = ErrorCode.GROUP_ID_NOT_FOUND if header.version >= _KNOWS_GROUP else ErrorCode.ILLEGAL_GENERATION
-        raise GroupError(unknown)
-    else:
-        shard.get_or_make(group_id, now)
-
-    def apply(first: int) -> None:
-        for index, (topic, partition, committed) in enumerate(offsets):
-            shard.state.commit(group_id, (topic, partition), committed, first + index)
-
-    return [offset_record(group_id, *each) for each in offsets], apply, None
 
 
 @handles(OFFSET_DELETE, 0, 0)
@@ -176,7 +95,7 @@ def _deletion(
         for each in topic.partitions:
             where = (topic.name, each.partition_index)
             if context.image.partition(*where) is None:
-                errors[where] = _UNKNOWN
+                errors[where] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif other.members if other is not None else group is not None and group.is_subscribed(topic.name):
                 errors[where] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
             else:

@@ -13,12 +13,17 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
-from compactd.config.errors import CompactdError
+from compactd.config.errors import (
+    CompactdError,
+    InvalidProducerEpochError,
+    InvalidTransactionStateError,
+    OutOfOrderSequenceError,
+)
 from compactd.storage.log import Origin
 from compactd.storage.records.builder import build_batch
 from compactd.storage.records.record import Record
 from compactd.workers.broker.context import Context
-from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.errors import ErrorCode, error_of
 from compactd.workers.broker.groups.group import ClassicGroup
 from compactd.workers.broker.groups.loading import load
 from compactd.workers.broker.groups.member import (
@@ -37,6 +42,12 @@ from compactd.workers.broker.partition import Partition
 
 _LOGGER = logging.getLogger(__name__)
 _T = TypeVar("_T")
+
+#: Producer id and epoch.
+Producer = tuple[int, int]
+
+#: What a producer is told that may not write, or not now.
+_PRODUCER_ERRORS = (InvalidProducerEpochError, InvalidTransactionStateError, OutOfOrderSequenceError)
 
 #: A partition that could not be loaded is tried again after this long.
 _RETRY_SECONDS = 10.0
@@ -63,6 +74,8 @@ class Shard:
         self.state = self._empty()
         #: Group id to when it is looked at next, and the timer.
         self._timers: dict[str, tuple[float, asyncio.TimerHandle]] = {}
+        #: Ends of transactions that came while the log was read.
+        self._markers: list[tuple[int, bool]] = []
         self.loaded = asyncio.Event()
         partition.watchers.add(self)
         context.spawn(self._load())
@@ -91,6 +104,9 @@ class Shard:
                 return
             if self.phase is not Phase.LOADING:
                 return
+            for marker in self._markers:
+                state.transaction_ended(*marker)
+            self._markers.clear()
             self.state = state
             self.phase = Phase.READY
             now = self.moment()
@@ -126,6 +142,7 @@ class Shard:
 
     def _give_up(self, phase: Phase) -> None:
         self.phase = phase
+        self._markers.clear()
         for _, timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -184,29 +201,44 @@ class Shard:
         _deliver(answers)
         return result
 
-    async def write(self, records: Sequence[KeyValue]) -> tuple[int, int]:
+    async def write(self, records: Sequence[KeyValue], producer: Producer | None = None) -> tuple[int, int]:
         """Appends one batch, with the lock held. Returns the first offset, and up to where to flush (0: not at all).
 
-        GroupError: it does not fit (nothing has changed), or the log is gone.
+        `producer`: the batch is part of its transaction. GroupError: it does not fit, or the producer may not write it
+        (nothing has changed), or the log is gone.
         """
         if not records:
             return -1, 0
-        data = self._batch(records)
+        data = self._batch(records, producer)
         if len(data) > self.partition.log.config.max_message_bytes:
             raise GroupError(ErrorCode.RECORD_LIST_TOO_LARGE)
         try:
             done = await self.partition.append(data, origin=Origin.COORDINATOR, wait_for_disk=False)
         except CompactdError as error:
+            if producer is not None and isinstance(error, _PRODUCER_ERRORS):
+                raise GroupError(error_of(error)) from error
             _LOGGER.error("%s: groups can not be stored: %s", self.partition, error)
             self._failed()
             raise GroupError(ErrorCode.NOT_COORDINATOR) from error
         return done.first_offset, done.last_offset + 1 if done.flush_due else 0
 
-    def _batch(self, records: Sequence[KeyValue]) -> bytearray:
+    def _batch(self, records: Sequence[KeyValue], producer: Producer | None) -> bytearray:
         now_ms = self.context.clock.now_ms()
         numbered = [Record(offset, now_ms, key, value) for offset, (key, value) in enumerate(records)]
-        # Kafka's coordinator writes the sequence 0, without a producer.
-        return bytearray(build_batch(numbered, base_offset=0, base_sequence=0))
+        # Kafka's coordinator writes the sequence 0, with and without a producer.
+        if producer is None:
+            return bytearray(build_batch(numbered, base_offset=0, base_sequence=0))
+        producer_id, epoch = producer
+        return bytearray(
+            build_batch(
+                numbered,
+                base_offset=0,
+                base_sequence=0,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                transactional=True,
+            )
+        )
 
     async def _settle(self, group: ClassicGroup) -> tuple[int, list[tuple[Ticket, Answer]]]:
         """Stores a group as far as that is called for."""
@@ -241,16 +273,30 @@ class Shard:
                 raise GroupError(ErrorCode.NOT_COORDINATOR) from error
 
     async def commit(
-        self, work: Callable[[Moment], tuple[Sequence[KeyValue], Callable[[int], None], _T]]
-    ) -> _T:  # fmt: skip
-        """Runs `work`, which returns records, what to do with their first offset once they are written, and a result."""
+        self,
+        work: Callable[[Moment], tuple[Sequence[KeyValue], Callable[[int], None], _T]],
+        producer: Producer | None = None,
+    ) -> _T:
+        """Runs `work`, which returns records, what to do with their first offset once they are written, and a result.
+
+        `producer`: in its transaction.
+        """
         async with self.lock:
             self.check()
             records, apply, result = work(self.moment())
-            first, flush = await self.write(records)
+            first, flush = await self.write(records, producer)
             apply(first)
         await self._durable(flush)
         return result
+
+    async def transaction_ended(self, producer_id: int, commit: bool) -> None:
+        """The marker of a producer's transaction is in the log."""
+        if self.phase is Phase.LOADING:
+            # The log may have been read up to a place in front of the marker.
+            self._markers.append((producer_id, commit))
+            return
+        async with self.lock:  # who appended an offset before the marker has put it into the state by then
+            self.state.transaction_ended(producer_id, commit)
 
     # ---- time
 

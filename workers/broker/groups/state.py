@@ -171,6 +171,13 @@ class GroupState:
         """An offset was written to the log."""
         self.offsets.setdefault(group_id, {})[where] = replace(committed, record_offset=record_offset)
 
+    def commit_pending(
+        self, producer_id: int, group_id: str, where: TopicPartitionKey, committed: Committed, record_offset: int
+    ) -> None:
+        """An offset was written to the log in a transaction: it waits for the marker."""
+        pending = self.pending.setdefault(producer_id, {}).setdefault(group_id, {})
+        pending[where] = replace(committed, record_offset=record_offset)
+
     def is_pending(self, group_id: str, where: TopicPartitionKey) -> bool:
         """An open transaction commits it."""
         return any(where in offsets.get(group_id, ()) for offsets in self.pending.values())

@@ -1,0 +1,145 @@
+"""What OffsetCommit and TxnOffsetCommit have in common: rows of partitions, and who may commit (facts: kafka-protocol 13.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from compactd.storage.names import uuid_text
+from compactd.workers.broker.context import Context
+from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.groups.member import GroupError, Moment
+from compactd.workers.broker.groups.records import Committed
+from compactd.workers.broker.groups.shard import Shard
+
+#: (topic, partition) and what is committed.
+Offset = tuple[str, int, Committed]
+
+_UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class CommitRows:
+    """The partitions of a request, and what is answered for each of them."""
+
+    def __init__(self, context: Context, topics: Sequence[Any], with_ids: bool, retention_ms: int = -1) -> None:
+        """`with_ids`: topics are named by their ids. `retention_ms`: the offsets expire so much later; -1: as all do."""
+        self._topics = topics
+        self._with_ids = with_ids
+        #: Of the topics, as the catalogue has them.
+        self._names: list[str | None] = []
+        self._errors: dict[tuple[int, int], ErrorCode] = {}
+        self._offsets: dict[tuple[int, int], Offset] = {}
+        now_ms = context.clock.now_ms()
+        for row, topic in enumerate(topics):
+            image = context.image
+            known = image.topic_of_id(topic.topic_id) if with_ids else image.topic(topic.name)
+            unnamed = None if with_ids else topic.name
+            self._names.append(unnamed if known is None else known.name)
+            for column, asked in enumerate(topic.partitions):
+                metadata = asked.committed_metadata or ""
+                if known is None:
+                    error = ErrorCode.UNKNOWN_TOPIC_ID if with_ids else _UNKNOWN
+                elif asked.partition_index not in known.partitions:
+                    error = _UNKNOWN
+                elif _utf16_length(metadata) > context.config.offset_metadata_max_bytes:
+                    error = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                else:
+                    error = ErrorCode.NONE
+                    self._offsets[row, column] = (
+                        known.name,
+                        asked.partition_index,
+                        Committed(
+                            asked.committed_offset,
+                            getattr(asked, "committed_leader_epoch", -1),
+                            metadata,
+                            now_ms,
+                            now_ms + retention_ms if retention_ms >= 0 else -1,
+                            uuid_text(known.topic_id),
+                        ),
+                    )
+                self._errors[row, column] = error
+
+    @property
+    def offsets(self) -> list[Offset]:
+        """What is to be committed."""
+        return list(self._offsets.values())
+
+    @property
+    def reach_the_group(self) -> bool:
+        """Whether the group is asked at all: what is too long is told only to those who may commit."""
+        return bool(self._offsets) or ErrorCode.OFFSET_METADATA_TOO_LARGE in self._errors.values()
+
+    def refuse(self, error: ErrorCode) -> None:
+        """The group's answer, for all partitions that reached it; NONE: it took them."""
+        if error:
+            for place, known in self._errors.items():
+                if known in (ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE):
+                    self._errors[place] = error
+
+    def refuse_all(self, error: ErrorCode) -> None:
+        """Nothing is looked at."""
+        self._errors = dict.fromkeys(self._errors, error)
+        self._offsets.clear()
+
+    def refuse_topics(self, refused: Callable[[str], bool], error: ErrorCode) -> None:
+        """Topics by name, also those that are not there; of an id that is unknown there is no name to ask for."""
+        for place in self._errors:
+            name = self._names[place[0]]
+            if name is not None and refused(name):
+                self._errors[place] = error
+                self._offsets.pop(place, None)
+
+    def answer(self) -> dict[str, Any]:
+        """The answer's topics."""
+        return {
+            "topics": [
+                {
+                    **({"topic_id": topic.topic_id} if self._with_ids else {"name": topic.name}),
+                    "partitions": [
+                        {"partition_index": asked.partition_index, "error_code": self._errors[row, column]}
+                        for column, asked in enumerate(topic.partitions)
+                    ],
+                }
+                for row, topic in enumerate(self._topics)
+            ]
+        }
+
+
+def check_commit(
+    shard: Shard,
+    request: Any,
+    offsets: Sequence[Offset],
+    now: Moment,
+    unknown: ErrorCode,
+    *,
+    transactional: bool = False,
+) -> None:
+    """Whether the group takes offsets of this member; makes the group where nobody needs to be in it. GroupError.
+
+    `unknown`: the code for a group that is not there, asked for by one of its members.
+    """
+    group_id = request.group_id
+    member_id, instance_id = getattr(request, "member_id", ""), getattr(request, "group_instance_id", None)
+    generation = getattr(request, "generation_id_or_member_epoch", getattr(request, "generation_id", -1))
+    other = shard.state.others.get(group_id)
+    group = shard.group(group_id)
+    if other is not None:
+        # Nobody of another protocol is served here; an offset may be set while nobody reads.
+        if generation >= 0 or other.members:
+            raise GroupError(ErrorCode.UNKNOWN_MEMBER_ID)
+    elif group is not None:
+        group.check_commit(member_id, instance_id, generation, now, transactional=transactional)
+    elif generation >= 0:
+        raise GroupError(unknown)
+    else:
+        shard.get_or_make(group_id, now)
+
+
+def commit_error(error: GroupError) -> ErrorCode:
+    """What a client is told."""
+    return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if error.code is ErrorCode.RECORD_LIST_TOO_LARGE else error.code
+
+
+def _utf16_length(text: str) -> int:
+    """As Java counts it."""
+    return len(text) + sum(char > "\uffff" for char in text)
