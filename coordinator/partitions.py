@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 from compactd.config.settings import TopicConfig
 from compactd.coordinator.interfaces import WorkerId
 from compactd.storage.names import TopicPartition
-from compactd.workers.messages import CataloguePartition, CatalogueTopic, CatalogueUpdate, PartitionState
+from compactd.workers.messages import (
+    AccessRule,
+    CataloguePartition,
+    CatalogueTopic,
+    CatalogueUpdate,
+    ClientQuota,
+    PartitionState,
+    ScramCredential,
+)
 
 
 @dataclass(slots=True)
@@ -52,6 +60,12 @@ class Partitions:
     def __init__(self) -> None:
         self.topics: dict[str, CatalogueTopic] = {}
         self.broker_configs: dict[str, dict[str, str]] = {}
+        #: What only brokers act on, kept for those that start late.
+        self.group_configs: dict[str, dict[str, str]] = {}
+        self.client_metrics: dict[str, dict[str, str]] = {}
+        self.quotas: tuple[ClientQuota, ...] = ()
+        self.credentials: tuple[ScramCredential, ...] = ()
+        self.acls: tuple[AccessRule, ...] = ()
         self.features: dict[str, int] = {}
         self.cluster_id = ""
         self.metadata_offset = -1
@@ -69,9 +83,12 @@ class Partitions:
             self._drop(name, changes)
         for topic in update.topics:
             self._take(topic, new, changes)
-        self.broker_configs = (
-            dict(update.broker_configs) if update.full else {**self.broker_configs, **update.broker_configs}
-        )
+        self.broker_configs = _merged(self.broker_configs, update.broker_configs, update.full)
+        self.group_configs = _merged(self.group_configs, update.group_configs, update.full)
+        self.client_metrics = _merged(self.client_metrics, update.client_metrics, update.full)
+        self.quotas = self.quotas if update.quotas is None else update.quotas
+        self.credentials = self.credentials if update.credentials is None else update.credentials
+        self.acls = self.acls if update.acls is None else update.acls
         self.features, self.cluster_id = dict(update.features), update.cluster_id
         self.metadata_offset = update.metadata_offset
         return changes
@@ -84,8 +101,13 @@ class Partitions:
             cluster_id=self.cluster_id,
             topics=tuple(self.topics.values()),
             broker_configs=self.broker_configs,
+            group_configs=self.group_configs,
+            client_metrics=self.client_metrics,
             features=self.features,
             nodes=nodes,
+            quotas=self.quotas,
+            credentials=self.credentials,
+            acls=self.acls,
         )
 
     def of(self, owner: WorkerId) -> list[Entry]:
@@ -162,3 +184,9 @@ class Partitions:
             self.states.pop(name, None)
             if entry is not None:
                 changes.release.append(entry)
+
+
+def _merged(
+    known: dict[str, dict[str, str]], changed: dict[str, dict[str, str]], full: bool
+) -> dict[str, dict[str, str]]:
+    return dict(changed) if full else {**known, **changed}

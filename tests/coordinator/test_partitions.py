@@ -3,7 +3,15 @@ from __future__ import annotations
 from compactd.coordinator.interfaces import WorkerId
 from compactd.coordinator.partitions import Partitions
 from compactd.storage.names import TopicPartition
-from compactd.workers.messages import CataloguePartition, CatalogueTopic, CatalogueUpdate, PartitionState
+from compactd.workers.messages import (
+    AccessRule,
+    CataloguePartition,
+    CatalogueTopic,
+    CatalogueUpdate,
+    ClientQuota,
+    PartitionState,
+    ScramCredential,
+)
 
 
 def topic(name: str, topic_id: str, count: int, log_dir: str = "/d1", **configs: str) -> CatalogueTopic:
@@ -109,7 +117,14 @@ def test_a_broker_that_starts_late_gets_the_whole_catalogue() -> None:
         update(topic("a", "1", 1), full=True, features={"f": 1}, broker_configs={"": {"x": "1"}}), new=False
     )
     partitions.apply(update(topic("b", "2", 1), broker_configs={"1": {"y": "2"}}), new=True)
+    credential = ScramCredential("alice", 1, b"salt", b"stored", b"server", 4096)
+    quota = ClientQuota((("user", "alice"),), {"producer_byte_rate": 1.0})
+    rule = AccessRule("1", 2, "t", 3, "User:alice", "*", 3, 3)
+    partitions.apply(update(credentials=(credential,), quotas=(quota,), acls=(rule,)), new=True)
+    partitions.apply(update(group_configs={"g": {"a": "1"}}, client_metrics={"m": {"b": "2"}}), new=True)
     whole = partitions.full_update(((1, "host", 9092),))
     assert (whole.full, [each.name for each in whole.topics]) == (True, ["a", "b"])
     assert whole.broker_configs == {"": {"x": "1"}, "1": {"y": "2"}}
     assert whole.nodes == ((1, "host", 9092),)
+    assert (whole.credentials, whole.quotas, whole.acls) == ((credential,), (quota,), (rule,))
+    assert (whole.group_configs, whole.client_metrics) == ({"g": {"a": "1"}}, {"m": {"b": "2"}})
