@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from compactd.config.errors import (
     CorruptMessageError,
     FaultError,
+    InvalidProducerEpochError,
     InvalidRecordError,
     RecordListTooLargeError,
     StorageIOError,
@@ -22,6 +23,7 @@ from compactd.storage.live_segment import LiveSegment
 from compactd.storage.local_log import OffsetPosition
 from compactd.storage.log_reading import LogReading
 from compactd.storage.producer_append import Origin, ProducerChanges, follows_on, next_of, note_batch
+from compactd.storage.producers import Verification
 from compactd.storage.records.batch import Batch, BatchHeader, read_header
 from compactd.storage.records.builder import control_batch
 from compactd.storage.records.control import EndTransactionMarker, parse_end_transaction
@@ -102,6 +104,37 @@ class LogAppending(LogReading):
             valid.data, valid.headers, valid.headers[0].base_offset, valid.max_timestamp, valid.log_append_time, origin,
             now_ms, transaction_version,
         )  # fmt: skip
+
+    def start_verification(
+        self, producer_id: int, epoch: int, sequence: int, *, bumps_epoch: bool, now_ms: int
+    ) -> Verification | None:
+        """To be asked before a client's transactional batch is appended (UnifiedLog.maybeStartTransactionVerification; KIP-890).
+
+        None: the transaction is open here, append. Else ask its coordinator, and if it agrees `verified(...)` what this
+        returned. InvalidProducerEpochError: the producer was fenced.
+        """
+        producers = self.producers
+        entry = producers.get(producer_id)
+        if entry is not None and epoch < entry.producer_epoch:
+            raise InvalidProducerEpochError(
+                path=self.home.path,
+                producer_id=producer_id,
+                offset=self.log_end_offset,
+                detail=f"its epoch {epoch} is below the last seen, {entry.producer_epoch}",
+            )
+        if producers.in_transaction(producer_id, epoch):
+            return None
+        asked = producers.verifications.get(producer_id)
+        if asked is None:
+            asked = producers.verifications[producer_id] = Verification(now_ms, epoch, sequence, bumps_epoch)
+        else:
+            asked.note(sequence, epoch)
+        return asked
+
+    def verified(self, producer_id: int, asked: Verification) -> None:
+        """The coordinator has agreed. Without effect if the transaction ended meanwhile."""
+        if self.producers.verifications.get(producer_id) is asked:
+            asked.verified = True
 
     def append_marker(
         self,
@@ -198,7 +231,9 @@ class LogAppending(LogReading):
         for header in headers:
             if header.producer_id >= 0:
                 if changes is None:
-                    changes = ProducerChanges(self.producers, origin, self.home.path, transaction_version)
+                    changes = ProducerChanges(
+                        self.producers, origin, self.home.path, transaction_version, self.verifies_transactions
+                    )
                 if origin is Origin.CLIENT and (known := changes.duplicate(header)) is not None:
                     return Appended(
                         known.first_offset,

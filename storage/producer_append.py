@@ -52,14 +52,29 @@ class Origin(Enum):
 class ProducerChanges:
     """The effect of one append on the producers, checked, and not yet part of their state."""
 
-    __slots__ = ("_completed", "_entries", "_origin", "_path", "_started", "_state", "_transaction_version")
+    __slots__ = (
+        "_completed",
+        "_entries",
+        "_origin",
+        "_path",
+        "_started",
+        "_state",
+        "_transaction_version",
+        "_verifies",
+    )
 
-    def __init__(self, state: ProducerState, origin: Origin, path: str, transaction_version: int = 0) -> None:
-        """`transaction_version`: of the request that writes a marker; 2 asks for a new epoch (KIP-1228)."""
+    def __init__(
+        self, state: ProducerState, origin: Origin, path: str, transaction_version: int = 0, verifies: bool = False
+    ) -> None:
+        """`transaction_version`: of the request that writes a marker; 2 asks for a new epoch (KIP-1228).
+
+        `verifies`: the first batch of a transaction must have been verified (KIP-890).
+        """
         self._state = state
         self._origin = origin
         self._path = path
         self._transaction_version = transaction_version
+        self._verifies = verifies
         self._entries: dict[int, ProducerEntry] = {}
         #: (producer id, first offset)
         self._started: list[tuple[int, int]] = []
@@ -94,8 +109,12 @@ class ProducerChanges:
         if marker is not None and batch.is_control:
             self._mark(updated, batch, marker)
         else:
+            if batch.is_transactional and self._origin is not Origin.REPLICATION:
+                self._check_verified(current, batch)
             self._data(updated, current, batch)
         self._entries[batch.producer_id] = updated
+        if batch.is_transactional:
+            self._forget_verification(batch)
 
     def apply(self) -> list[CompletedTransaction]:
         """Takes everything into the state; returns the transactions that ended, in order.
@@ -172,6 +191,36 @@ class ProducerChanges:
         # A control batch has one record: its timestamp is the batch's largest.
         updated.last_timestamp = batch.max_timestamp
 
+    def _check_verified(self, current: ProducerEntry | None, batch: ProducedBatch) -> None:
+        """The first batch of a transaction is only let in when its coordinator knows that the transaction is here."""
+        state = self._state
+        if state.in_transaction(batch.producer_id, batch.producer_epoch):
+            return
+        if current is not None and batch.producer_epoch < current.producer_epoch:
+            raise InvalidProducerEpochError(
+                path=self._path,
+                producer_id=batch.producer_id,
+                offset=batch.base_offset,
+                detail=f"its epoch {batch.producer_epoch} is below the last seen, {current.producer_epoch}",
+            )
+        asked = state.verifications.get(batch.producer_id)
+        if self._verifies and (asked is None or not asked.verified):
+            raise InvalidTransactionStateError(
+                path=self._path,
+                producer_id=batch.producer_id,
+                offset=batch.base_offset,
+                detail="the batch is not part of a transaction that is open here",
+            )
+
+    def _forget_verification(self, batch: ProducedBatch) -> None:
+        """From here on the log itself tells whether the transaction is open.
+
+        Kept over the marker of a transaction whose successor, with the epoch that the marker has, is being verified.
+        """
+        asked = self._state.verifications.get(batch.producer_id)
+        if asked is not None and not (asked.bumps_epoch and batch.is_control and batch.producer_epoch == asked.epoch):
+            del self._state.verifications[batch.producer_id]
+
     def _check_epoch(self, updated: ProducerEntry, batch: ProducedBatch, transaction_version: int) -> None:
         epoch, current = batch.producer_epoch, updated.producer_epoch
         if epoch > current or (epoch == current and transaction_version < 2):
@@ -190,6 +239,17 @@ class ProducerChanges:
 
     def _check_sequence(self, updated: ProducerEntry, current: ProducerEntry | None, batch: ProducedBatch) -> None:
         first = batch.base_sequence
+        asked = self._state.verifications.get(batch.producer_id)
+        if asked is not None:
+            is_new = current is None or not current.batches
+            limit = 0 if asked.bumps_epoch and is_new else asked.lowest_sequence
+            if first > limit:
+                raise OutOfOrderSequenceError(
+                    path=self._path,
+                    producer_id=batch.producer_id,
+                    offset=batch.base_offset,
+                    detail=f"its first sequence is {first}, {limit} has to come before it",
+                )
         if batch.producer_epoch != updated.producer_epoch:
             # A new epoch starts at 0, unless nothing at all is known of the producer.
             if first == 0 or updated.producer_epoch == NO_EPOCH:

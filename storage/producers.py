@@ -137,6 +137,30 @@ class CompletedTransaction:
         return AbortedTransaction(self.producer_id, self.first_offset, self.last_offset, self.last_stable_offset)
 
 
+@dataclass(slots=True)
+class Verification:
+    """A producer asks whether its transaction is open here: nothing of it is in the log yet (VerificationStateEntry; KIP-890).
+
+    An abort that gets ahead of the answer takes the entry away, and the answer then counts for nothing.
+    """
+
+    started_ms: int
+    epoch: int
+    #: The lowest first sequence of what waits to be appended: nothing behind it may get ahead of it.
+    lowest_sequence: int
+    #: The producer gets a new epoch with each transaction, so that its sequences start at 0 with each.
+    bumps_epoch: bool
+    #: The coordinator says that the partition is in the transaction.
+    verified: bool = False
+
+    def note(self, sequence: int, epoch: int) -> None:
+        """Another batch of the producer asks."""
+        if epoch > self.epoch:
+            self.epoch, self.lowest_sequence = epoch, sequence
+        elif epoch == self.epoch:
+            self.lowest_sequence = min(self.lowest_sequence, sequence)
+
+
 class ProducerState:
     """Producer id to entry, and the transactions that are open or not yet below the high watermark."""
 
@@ -147,6 +171,8 @@ class ProducerState:
         self.ongoing_txns: dict[int, int] = {}
         #: First offset to the marker's offset of completed transactions the high watermark may not have passed.
         self.unreplicated_txns: dict[int, int] = {}
+        #: By producer id; nothing of this is in a snapshot.
+        self.verifications: dict[int, Verification] = {}
         self._entries: dict[int, ProducerEntry] = {}
         self._table_size = 16
 
@@ -202,6 +228,11 @@ class ProducerState:
             self.ongoing_txns[batch.base_offset] = batch.producer_id
         return None
 
+    def in_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether the producer has a transaction open here, under this epoch."""
+        entry = self._entries.get(producer_id)
+        return entry is not None and entry.current_txn_first_offset is not None and entry.producer_epoch == epoch
+
     def first_unstable_offset(self, high_watermark: int | None = None) -> int | None:
         """First offset of the earliest transaction that is open, or completed with its marker not replicated.
 
@@ -230,6 +261,9 @@ class ProducerState:
         gone = [key for key, entry in self._entries.items() if entry.is_expired(now_ms, self.expiration_ms)]
         for key in gone:
             del self._entries[key]
+        for key, asked in list(self.verifications.items()):
+            if now_ms - asked.started_ms >= self.expiration_ms:
+                del self.verifications[key]
         return gone
 
     def clear(self) -> None:

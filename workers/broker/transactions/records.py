@@ -1,0 +1,94 @@
+"""Records of `__transaction_state`, as Kafka 4.4.0 writes and reads them (TransactionLog; facts: kraft-and-coordinators B4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compactd.storage.metadata.coordinator import decode_coordinator_record, encode_coordinator_record
+from compactd.storage.metadata.transactions import TRANSACTION_RECORDS
+from compactd.storage.records.varint import MalformedError
+from compactd.workers.broker.transactions.java_order import by_topic, ordered_union
+from compactd.workers.broker.transactions.transaction import State, Transaction, Transition
+
+TRANSACTION_TOPIC = "__transaction_state"
+
+#: The one record type, and the versions of its value: the second is flexible and is written from transaction.version 1 on.
+_TRANSACTION = 0
+_VERSIONS = (0, 1)
+_TYPE_SIZE = 2
+
+
+def encode_transition(transactional_id: str, to: Transition, transaction_version: int) -> tuple[bytes, bytes]:
+    """Key and value; `transaction_version` is the finalized one of the cluster."""
+    partitions: list[dict[str, Any]] | None = None
+    if to.state is not State.EMPTY:
+        partitions = [{"topic": topic, "partitionIds": ids} for topic, ids in by_topic(to.partitions).items()]
+    key, value = encode_coordinator_record(
+        TRANSACTION_RECORDS,
+        _TRANSACTION,
+        {"transactionalId": transactional_id},
+        _VERSIONS[min(transaction_version, 1)],
+        {
+            "producerId": to.producer_id,
+            "previousProducerId": to.previous_producer_id,
+            "nextProducerId": to.next_producer_id,
+            "producerEpoch": to.epoch,
+            "transactionTimeoutMs": to.timeout_ms,
+            "transactionStatus": int(to.state),
+            "transactionPartitions": partitions,
+            "transactionLastUpdateTimestampMs": to.update_ms,
+            "transactionStartTimestampMs": to.start_ms,
+            "clientTransactionVersion": to.client_version,
+            "nextProducerEpoch": -1,
+        },
+    )
+    assert value is not None
+    return key, value
+
+
+def encode_tombstone(transactional_id: str) -> tuple[bytes, None]:
+    """Forgets an id."""
+    key, _ = encode_coordinator_record(TRANSACTION_RECORDS, _TRANSACTION, {"transactionalId": transactional_id})
+    return key, None
+
+
+class UnknownRecordError(Exception):
+    """A record of a type or version to come: passed over, as Kafka does. The text says which."""
+
+
+def decode_record(key: bytes, value: bytes | None) -> tuple[str, Transaction | None]:
+    """The id, and its state, None for a tombstone. UnknownRecordError, MalformedError."""
+    if len(key) >= _TYPE_SIZE and (number := int.from_bytes(key[:_TYPE_SIZE], "big", signed=True)) != _TRANSACTION:
+        raise UnknownRecordError(f"type {number}")
+    if value is not None and len(value) >= _TYPE_SIZE:
+        version = int.from_bytes(value[:_TYPE_SIZE], "big", signed=True)
+        if version not in _VERSIONS:
+            raise UnknownRecordError(f"version {version}")
+    record = decode_coordinator_record(TRANSACTION_RECORDS, key, value)
+    transactional_id = record["key"]["transactionalId"]
+    fields = record["value"]
+    if fields is None:
+        return transactional_id, None
+    try:
+        state = State(fields["transactionStatus"])
+    except ValueError:
+        raise MalformedError(f"transaction status {fields['transactionStatus']} is unknown") from None
+    partitions: tuple[tuple[str, int], ...] = ()
+    if state is not State.EMPTY:
+        listed = fields["transactionPartitions"]
+        if listed is None:
+            raise MalformedError(f"a transaction in state {state.title} without a list of partitions")
+        partitions = ordered_union((), [(each["topic"], number) for each in listed for number in each["partitionIds"]])
+    return transactional_id, Transaction(
+        transactional_id,
+        fields["producerId"],
+        fields["transactionTimeoutMs"],
+        fields["transactionLastUpdateTimestampMs"],
+        previous_producer_id=fields.get("previousProducerId", -1),
+        next_producer_id=fields.get("nextProducerId", -1),
+        epoch=fields["producerEpoch"],
+        state=state,
+        partitions=partitions,
+        start_ms=fields["transactionStartTimestampMs"],
+        client_version=fields.get("clientTransactionVersion", 0),
+    )
