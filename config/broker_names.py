@@ -16,7 +16,7 @@ controller.quorum.append.linger.ms controller.quorum.auto.join.enable controller
 controller.quorum.election.backoff.max.ms controller.quorum.election.timeout.ms
 controller.quorum.fetch.max.bytes controller.quorum.fetch.snapshot.max.bytes controller.quorum.fetch.timeout.ms
 controller.quorum.request.timeout.ms controller.quorum.retry.backoff.ms controller.quorum.voters
-controller.quota.window.num controller.quota.window.size.seconds controller.socket.timeout.ms
+controller.socket.timeout.ms
 create.topic.policy.class.name default.replication.factor delegation.token.expiry.check.interval.ms
 delegation.token.expiry.time.ms delegation.token.max.lifetime.ms delegation.token.secret.key
 delete.records.purgatory.purge.interval.requests early.start.listeners
@@ -51,12 +51,12 @@ group.streams.topology.description.plugin.class initial.broker.registration.time
 inter.broker.listener.name internal.metadata.delete.delay.millis internal.metadata.log.segment.bytes
 internal.metadata.max.batch.size.in.bytes kafka.metrics.polling.interval.secs kafka.metrics.reporters
 leader.imbalance.check.interval.seconds listener.security.protocol.map log.local.retention.bytes
-log.local.retention.ms log.remote.copy.lag.bytes log.remote.copy.lag.ms max.connection.creation.rate
-max.connections.per.ip.overrides metadata.log.dir metadata.max.idle.interval.ms metric.reporters
+log.local.retention.ms log.remote.copy.lag.bytes log.remote.copy.lag.ms
+metadata.log.dir metadata.max.idle.interval.ms metric.reporters
 metrics.num.samples metrics.recording.level metrics.sample.window.ms num.io.threads num.network.threads
 num.replica.alter.log.dirs.threads num.replica.fetchers offsets.commit.timeout.ms offsets.load.buffer.size
 offsets.topic.compression.codec offsets.topic.replication.factor principal.builder.class process.roles
-producer.purgatory.purge.interval.requests queued.max.requests quota.window.num quota.window.size.seconds
+producer.purgatory.purge.interval.requests queued.max.requests
 remote.fetch.max.wait.ms remote.list.offsets.request.timeout.ms remote.log.index.file.cache.total.size.bytes
 remote.log.index.file.cache.ttl.ms remote.log.manager.copier.thread.pool.size
 remote.log.manager.copy.max.bytes.per.second remote.log.manager.copy.quota.window.num

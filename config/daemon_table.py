@@ -50,10 +50,33 @@ _NETWORK: tuple[Setting, ...] = (
     ),
     _kafka("max.connections", Kind.INT, INT_MAX, "connections of each worker", Dynamic.YES, low=0),
     _kafka("max.connections.per.ip", Kind.INT, INT_MAX, "connections from one address", Dynamic.YES, low=0),
+    _kafka(
+        "max.connections.per.ip.overrides",
+        Kind.STRING,
+        "",
+        "connections from single addresses: host:number,host:number",
+        Dynamic.YES,
+    ),
+    _kafka(
+        "max.connection.creation.rate", Kind.INT, INT_MAX, "new connections per second, each worker", Dynamic.YES, low=0
+    ),
     _kafka("connections.max.idle.ms", Kind.LONG, 600_000, "idle connections are closed after this", unit=Unit.MS),
     _kafka("fetch.max.bytes", Kind.INT, 57_671_680, "most that one fetch returns", unit=Unit.BYTES, low=1024),
     _kafka("max.incremental.fetch.session.cache.slots", Kind.INT, 1000, "fetch sessions that are remembered", low=0),
     _kafka("max.request.partition.size.limit", Kind.INT, 2000, "partitions in one DescribeTopicPartitions", low=1),
+)
+
+_QUOTAS: tuple[Setting, ...] = (
+    _kafka("quota.window.num", Kind.INT, 11, "windows over which the rates of client quotas are taken", low=1),
+    _kafka("quota.window.size.seconds", Kind.INT, 1, "length of each of these windows, in seconds", low=1),
+    _kafka(
+        "controller.quota.window.num",
+        Kind.INT,
+        11,
+        "windows whose permits to make and delete partitions are saved up",
+        low=1,
+    ),
+    _kafka("controller.quota.window.size.seconds", Kind.INT, 1, "length of each of these windows, in seconds", low=1),
 )
 
 _TOPICS: tuple[Setting, ...] = (
@@ -249,5 +272,5 @@ _PROCESSES: tuple[Setting, ...] = (
 )
 
 DAEMON_SETTINGS: tuple[Setting, ...] = (
-    _NETWORK + _AUTHORISATION + _TOPICS + _CLEANING + _GROUPS + _CATALOGUE + _PROCESSES
+    _NETWORK + _AUTHORISATION + _QUOTAS + _TOPICS + _CLEANING + _GROUPS + _CATALOGUE + _PROCESSES
 )

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from compactd.config.authorization import check_authorizer, parse_super_users
+from compactd.config.connection_limits import parse_overrides
 from compactd.config.daemon_table import DAEMON_SETTINGS
 from compactd.config.errors import SettingError
 from compactd.config.listeners import Listener, parse_address, plaintext
@@ -222,6 +223,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
     queued_max_request_bytes: int = _daemon("queued_max_request_bytes")
     max_connections: int = _daemon("max_connections")
     max_connections_per_ip: int = _daemon("max_connections_per_ip")
+    max_connections_per_ip_overrides: str = _daemon("max_connections_per_ip_overrides")
+    max_connection_creation_rate: int = _daemon("max_connection_creation_rate")
     connections_max_idle_ms: int = _daemon("connections_max_idle_ms")
     fetch_max_bytes: int = _daemon("fetch_max_bytes")
     max_incremental_fetch_session_cache_slots: int = _daemon("max_incremental_fetch_session_cache_slots")
@@ -229,6 +232,10 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
     authorizer_class_name: str = _daemon("authorizer_class_name")
     super_users: str = _daemon("super_users")
     allow_everyone_if_no_acl_found: bool = _daemon("allow_everyone_if_no_acl_found")
+    quota_window_num: int = _daemon("quota_window_num")
+    quota_window_size_seconds: int = _daemon("quota_window_size_seconds")
+    controller_quota_window_num: int = _daemon("controller_quota_window_num")
+    controller_quota_window_size_seconds: int = _daemon("controller_quota_window_size_seconds")
     num_partitions: int = _daemon("num_partitions")
     auto_create_topics_enable: bool = _daemon("auto_create_topics_enable")
     delete_topic_enable: bool = _daemon("delete_topic_enable")
@@ -290,6 +297,11 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
                 "authorizer.class.name",
                 config.authorizer_class_name,
                 lambda: check_authorizer(config.authorizer_class_name),
+            ),
+            (
+                "max.connections.per.ip.overrides",
+                config.max_connections_per_ip_overrides,
+                lambda: parse_overrides(config.max_connections_per_ip_overrides),
             ),
             ("super.users", config.super_users, lambda: parse_super_users(config.super_users)),
         ]

@@ -91,10 +91,8 @@ log.local.retention.bytes LONG -2..
 log.local.retention.ms LONG -2..
 log.remote.copy.lag.bytes LONG -1..
 log.remote.copy.lag.ms LONG -1..
-max.connection.creation.rate INT 0..
 max.connections INT 0..
 max.connections.per.ip INT 0..
-max.connections.per.ip.overrides STRING
 metric.reporters LIST
 min.insync.replicas INT 1..
 num.io.threads INT 1..
