@@ -6,7 +6,7 @@ The names of Kafka 4.4.0's KafkaConfig and LogConfig that `config.table` doesn't
 from __future__ import annotations
 
 _OTHER_BROKER_NAMES = """
-add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms alter.config.policy.class.name
+alter.config.policy.class.name
 alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds
 auto.leader.rebalance.enable broker.heartbeat.interval.ms broker.id broker.rack
 broker.session.timeout.ms client.quota.callback.class config.providers connection.failed.authentication.delay.ms
@@ -107,11 +107,9 @@ ssl.engine.factory.class ssl.key.password ssl.keymanager.algorithm ssl.keystore.
 ssl.keystore.key ssl.keystore.location ssl.keystore.password ssl.keystore.type ssl.principal.mapping.rules
 ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm
 ssl.truststore.certificates ssl.truststore.location ssl.truststore.password ssl.truststore.type
-telemetry.max.bytes transaction.abort.timed.out.transaction.cleanup.interval.ms transaction.max.timeout.ms
-transaction.partition.verification.enable transaction.remove.expired.transaction.cleanup.interval.ms
-transaction.state.log.load.buffer.size transaction.state.log.min.isr transaction.state.log.num.partitions
-transaction.state.log.replication.factor transaction.state.log.segment.bytes transaction.two.phase.commit.enable
-transactional.id.expiration.ms unclean.leader.election.interval.ms unstable.api.versions.enable
+telemetry.max.bytes
+transaction.state.log.replication.factor transaction.two.phase.commit.enable
+unclean.leader.election.interval.ms unstable.api.versions.enable
 unstable.feature.versions.enable
 """
 

@@ -157,6 +157,75 @@ _GROUPS: tuple[Setting, ...] = (
     _kafka("group.max.size", Kind.INT, INT_MAX, "members of a group", low=1),
 )
 
+_TRANSACTIONS: tuple[Setting, ...] = (
+    _kafka("transaction.state.log.num.partitions", Kind.INT, 50, "partitions of __transaction_state", low=1),
+    _kafka(
+        "transaction.state.log.segment.bytes",
+        Kind.INT,
+        104_857_600,
+        "segment.bytes of __transaction_state",
+        unit=Unit.BYTES,
+        low=1,
+    ),
+    _kafka("transaction.state.log.min.isr", Kind.INT, 2, "min.insync.replicas of __transaction_state", low=1),
+    _kafka(
+        "transaction.state.log.load.buffer.size",
+        Kind.INT,
+        5_242_880,
+        "read at once when transactions are loaded; a larger batch is read whole",
+        unit=Unit.BYTES,
+        low=1,
+    ),
+    _kafka("transaction.max.timeout.ms", Kind.INT, 900_000, "longest timeout of a transaction", unit=Unit.MS, low=1),
+    _kafka(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        Kind.INT,
+        10_000,
+        "how often transactions that are too old are looked for, to abort them",
+        unit=Unit.MS,
+        low=1,
+    ),
+    _kafka(
+        "transactional.id.expiration.ms",
+        Kind.INT,
+        604_800_000,
+        "a transactional id that nobody uses is forgotten after this",
+        unit=Unit.MS,
+        low=1,
+    ),
+    _kafka(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        Kind.INT,
+        3_600_000,
+        "how often expired transactional ids are looked for",
+        unit=Unit.MS,
+        low=1,
+    ),
+    _kafka(
+        "transaction.partition.verification.enable",
+        Kind.BOOLEAN,
+        True,
+        "what older producers write in a transaction is let in only when its coordinator knows the partition",
+        Dynamic.YES,
+    ),
+    _kafka(
+        "add.partitions.to.txn.retry.backoff.ms",
+        Kind.INT,
+        20,
+        "a partition joins a transaction as soon as the one before has ended: how often that is tried",
+        unit=Unit.MS,
+        low=1,
+    ),
+    _kafka(
+        "add.partitions.to.txn.retry.backoff.max.ms",
+        Kind.INT,
+        100,
+        "and for how long, before the producer has to ask again",
+        unit=Unit.MS,
+        low=0,
+    ),
+)
+
 _CATALOGUE: tuple[Setting, ...] = (
     _kafka(
         "metadata.log.max.record.bytes.between.snapshots",
@@ -272,5 +341,5 @@ _PROCESSES: tuple[Setting, ...] = (
 )
 
 DAEMON_SETTINGS: tuple[Setting, ...] = (
-    _NETWORK + _AUTHORISATION + _QUOTAS + _TOPICS + _CLEANING + _GROUPS + _CATALOGUE + _PROCESSES
+    _NETWORK + _AUTHORISATION + _QUOTAS + _TOPICS + _CLEANING + _GROUPS + _TRANSACTIONS + _CATALOGUE + _PROCESSES
 )

@@ -251,6 +251,21 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
     group_max_session_timeout_ms: int = _daemon("group_max_session_timeout_ms")
     group_initial_rebalance_delay_ms: int = _daemon("group_initial_rebalance_delay_ms")
     group_max_size: int = _daemon("group_max_size")
+    transaction_state_log_num_partitions: int = _daemon("transaction_state_log_num_partitions")
+    transaction_state_log_segment_bytes: int = _daemon("transaction_state_log_segment_bytes")
+    transaction_state_log_min_isr: int = _daemon("transaction_state_log_min_isr")
+    transaction_state_log_load_buffer_size: int = _daemon("transaction_state_log_load_buffer_size")
+    transaction_max_timeout_ms: int = _daemon("transaction_max_timeout_ms")
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = _daemon(
+        "transaction_abort_timed_out_transaction_cleanup_interval_ms"
+    )
+    transactional_id_expiration_ms: int = _daemon("transactional_id_expiration_ms")
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = _daemon(
+        "transaction_remove_expired_transaction_cleanup_interval_ms"
+    )
+    transaction_partition_verification_enable: bool = _daemon("transaction_partition_verification_enable")
+    add_partitions_to_txn_retry_backoff_ms: int = _daemon("add_partitions_to_txn_retry_backoff_ms")
+    add_partitions_to_txn_retry_backoff_max_ms: int = _daemon("add_partitions_to_txn_retry_backoff_max_ms")
     metadata_log_max_record_bytes_between_snapshots: int = _daemon("metadata_log_max_record_bytes_between_snapshots")
     metadata_log_max_snapshot_interval_ms: int = _daemon("metadata_log_max_snapshot_interval_ms")
     metadata_log_segment_bytes: int = _daemon("metadata_log_segment_bytes")
