@@ -17,6 +17,7 @@ import msgspec
 
 from compactd.config.errors import RefusedError
 from compactd.coordinator import leadership
+from compactd.coordinator.acl_changes import plan_create_acls, plan_delete_acls
 from compactd.coordinator.adoption import Identity, check_log, identify, settle, survey
 from compactd.coordinator.client_rules import acls_of, credentials_of, quotas_of
 from compactd.coordinator.config_changes import plan_alter
@@ -30,6 +31,7 @@ from compactd.storage.metadata.metadata_log import MetadataLog, MetadataLogSetti
 from compactd.storage.metadata.record_types import MetadataRecord, RecordType
 from compactd.storage.metadata.records import read_body, read_frame
 from compactd.storage.metadata.snapshots import write_snapshot
+from compactd.workers.acl_messages import AclDeletions, AclResults, CreateAcls, DeleteAcls
 from compactd.workers.catalogue_messages import (
     AlterConfigs,
     AssignLogDirs,
@@ -202,6 +204,8 @@ class Catalogue:
         return operations[operation](arguments)
 
     def log_dir_failed(self, log_dir: Path) -> CatalogueUpdate | None:
+            "create_acls": self._create_acls,
+            "delete_acls": self._delete_acls,
         """This dir takes no new partitions until the next start, and those it holds have no leader."""
         identity = next((entry for entry in self._identities.values() if entry.path == log_dir), None)
         if identity is None or identity.directory_id in self._failed:
@@ -349,6 +353,14 @@ class Catalogue:
         )
         if directory is None:
             return ErrorCode.LOG_DIR_NOT_FOUND, f"{move.log_dir} is not in log.dirs", ""
+    def _create_acls(self, request: CreateAcls) -> tuple[Struct, CatalogueUpdate | None]:
+        plan = plan_create_acls(request, self._image)
+        return AclResults(results=tuple(plan.results)), self._commit(plan.records)
+
+    def _delete_acls(self, request: DeleteAcls) -> tuple[Struct, CatalogueUpdate | None]:
+        plan = plan_delete_acls(request, self._image)
+        return AclDeletions(results=tuple(plan.results)), self._commit(plan.records)
+
         if directory.directory_id in self._failed:
             return ErrorCode.KAFKA_STORAGE_ERROR, f"log dir {move.log_dir} is offline", ""
         if (move.topic_id, move.partition) not in self._places:

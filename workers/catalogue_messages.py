@@ -10,6 +10,9 @@ from enum import IntEnum
 
 import msgspec
 
+from compactd.workers import acl_messages
+from compactd.workers.catalogue_struct import Struct as Struct  # noqa: PLC0414 (others take it from here)
+
 #: Topic id "none", as Kafka writes it.
 NO_ID = "A" * 22
 
@@ -21,6 +24,7 @@ class ErrorCode(IntEnum):
     NONE = 0
     UNKNOWN_TOPIC_OR_PARTITION = 3
     INVALID_TOPIC_EXCEPTION = 17
+    UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37
     INVALID_REPLICATION_FACTOR = 38
@@ -50,10 +54,6 @@ class ConfigOperation(IntEnum):
     DELETE = 1
     APPEND = 2
     SUBTRACT = 3
-
-
-class Struct(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of all."""
 
 
 class NewTopic(Struct, frozen=True):
@@ -195,6 +195,7 @@ OPERATIONS: dict[str, tuple[type[Struct], type[Struct]]] = {
     "alter_configs": (AlterConfigs, ResourceResults),
     "allocate_producer_ids": (AllocateProducerIds, ProducerIdBlock),
     "assign_log_dirs": (AssignLogDirs, MoveResults),
+    **acl_messages.OPERATIONS,
 }
 
 _ENCODER = msgspec.msgpack.Encoder()
