@@ -22,7 +22,9 @@ from compactd.coordinator.adoption import Identity, check_log, identify, settle,
 from compactd.coordinator.client_rules import acls_of, credentials_of, quotas_of
 from compactd.coordinator.config_changes import plan_alter
 from compactd.coordinator.interfaces import CatalogueOutcome, CatalogueSetup, Settings
+from compactd.coordinator.mutation_quotas import Charge, MutationQuotas
 from compactd.coordinator.placement import LogDirLoad, place, worker_of
+from compactd.coordinator.quota_changes import plan_quotas
 from compactd.coordinator.topic_changes import Context, Place, Plan, plan_create, plan_delete, plan_grow
 from compactd.storage.metadata.delta import MetadataDelta
 from compactd.storage.metadata.image import MetadataImage, Resource, TopicImage
@@ -50,7 +52,8 @@ from compactd.workers.catalogue_messages import (
     arguments_of,
     to_raw,
 )
-from compactd.workers.messages import CataloguePartition, CatalogueTopic, CatalogueUpdate
+from compactd.workers.messages import CataloguePartition, CatalogueTopic, CatalogueUpdate, Endpoint
+from compactd.workers.quota_messages import AlterClientQuotas, QuotaResults
 
 _LOG = logging.getLogger("compactd.catalogue")
 
@@ -61,8 +64,10 @@ PRODUCER_ID_BLOCK = 1000
 _BATCH_RECORDS = 10_000
 
 _CORDONED = "cordoned.log.dirs"
+_PLAINTEXT = "PLAINTEXT"
 
 Nodes = tuple[tuple[int, str, int], ...]
+Endpoints = tuple[tuple[Endpoint, ...], ...]
 
 
 class Catalogue:
@@ -90,7 +95,9 @@ class Catalogue:
         self._places = places
         #: Log dirs that failed since the start.
         self._failed: set[str] = set()
+        self._mutations = MutationQuotas(setup.settings, setup.clock)
         self._nodes: Nodes = ()
+        self._endpoints: Endpoints = ()
         self._started = False
         self._snapshot_ms = setup.clock.now_ms()
 
@@ -156,13 +163,13 @@ class Catalogue:
 
     # ---- life
 
-    def start(self, nodes: Nodes) -> CatalogueUpdate:
+    def start(self, nodes: Nodes, endpoints: Endpoints = ()) -> CatalogueUpdate:
         """Begins to write: a new raft epoch, what a fresh log needs, leadership of every partition. The full catalogue.
 
-        `nodes`: (node id, host, port) that clients are told, by worker number.
+        `nodes`: (node id, host, port) that clients are told, by worker number. `endpoints`: the same by listener.
         """
         now_ms, log, bootstrap = self._clock.now_ms(), self._log, self._bootstrap
-        self._nodes = nodes
+        self._nodes, self._endpoints = nodes, endpoints
         kraft_version = max(self._image.kraft_version, bootstrap.kraft_version)
         log.begin_epoch(self.node_id, now_ms, kraft_version, bootstrap.controls)
         delta = MetadataDelta(self._image)
@@ -171,9 +178,10 @@ class Catalogue:
         self._image = delta.apply(log.end_offset, log.last_epoch, now_ms)
         self._commit(bootstrap.records)
         host, port = (nodes[0][1], nodes[0][2]) if nodes else ("127.0.0.1", 9092)
+        own = endpoints[0] if endpoints else (Endpoint(_PLAINTEXT, host, port),)
         self._commit(
             leadership.registration_records(
-                self._image, self.node_id, log.end_offset, host, port, sorted(self._identities)
+                self._image, self.node_id, log.end_offset, own, sorted(self._identities)
             )
         )
         self._place_homeless()
@@ -200,12 +208,13 @@ class Catalogue:
             "alter_configs": self._alter_configs,
             "allocate_producer_ids": self._allocate_producer_ids,
             "assign_log_dirs": self._assign_log_dirs,
+            "create_acls": self._create_acls,
+            "delete_acls": self._delete_acls,
+            "alter_client_quotas": self._alter_client_quotas,
         }
         return operations[operation](arguments)
 
     def log_dir_failed(self, log_dir: Path) -> CatalogueUpdate | None:
-            "create_acls": self._create_acls,
-            "delete_acls": self._delete_acls,
         """This dir takes no new partitions until the next start, and those it holds have no leader."""
         identity = next((entry for entry in self._identities.values() if entry.path == log_dir), None)
         if identity is None or identity.directory_id in self._failed:
@@ -255,6 +264,7 @@ class Catalogue:
             client_metrics=self._configs(ResourceType.CLIENT_METRICS, self._image.configs),
             features=dict(self._image.features),
             nodes=self._nodes,
+            endpoints=self._endpoints,
             quotas=quotas_of(self._image),
             credentials=credentials_of(self._image),
             acls=acls_of(self._image),
@@ -274,6 +284,7 @@ class Catalogue:
             client_metrics=self._configs(ResourceType.CLIENT_METRICS, changed),
             features=dict(image.features),
             nodes=self._nodes,
+            endpoints=self._endpoints,
             quotas=None if image.quotas is before.quotas else quotas_of(image),
             credentials=None if image.scram is before.scram else credentials_of(image),
             acls=None if image.acls is before.acls else acls_of(image),
@@ -312,16 +323,24 @@ class Catalogue:
     # ---- changes
 
     def _create_topics(self, request: CreateTopics) -> tuple[Struct, CatalogueUpdate | None]:
-        return self._carry_out(plan_create(request, self._context()))
+        charge = self._mutations.of(self._image, request.by)
+        return self._carry_out(plan_create(request, self._context(charge)), charge)
 
     def _create_partitions(self, request: CreatePartitions) -> tuple[Struct, CatalogueUpdate | None]:
-        return self._carry_out(plan_grow(request, self._context()))
+        charge = self._mutations.of(self._image, request.by)
+        return self._carry_out(plan_grow(request, self._context(charge)), charge)
 
     def _delete_topics(self, request: DeleteTopics) -> tuple[Struct, CatalogueUpdate | None]:
-        return self._carry_out(plan_delete(request, self._context()))
+        charge = self._mutations.of(self._image, request.by)
+        return self._carry_out(plan_delete(request, self._context(charge)), charge)
 
-    def _carry_out(self, plan: Plan) -> tuple[Struct, CatalogueUpdate | None]:
-        return TopicResults(results=tuple(plan.results)), self._commit(plan.records, plan.places)
+    def _carry_out(self, plan: Plan, charge: Charge) -> tuple[Struct, CatalogueUpdate | None]:
+        results = TopicResults(results=tuple(plan.results), throttle_ms=charge.throttle_ms)
+        return results, self._commit(plan.records, plan.places)
+
+    def _alter_client_quotas(self, request: AlterClientQuotas) -> tuple[Struct, CatalogueUpdate | None]:
+        plan = plan_quotas(request, self._image)
+        return QuotaResults(results=tuple(plan.results)), self._commit(plan.records)
 
     def _alter_configs(self, request: AlterConfigs) -> tuple[Struct, CatalogueUpdate | None]:
         plan = plan_alter(request, self._context(), self._settings.storage.log_dirs)
@@ -347,12 +366,6 @@ class Catalogue:
                 records += leadership.moved(self._image, move.topic_id, move.partition, directory)
         return MoveResults(results=tuple(results)), self._commit(records, places)
 
-    def _check_move(self, move: MoveReplica) -> tuple[ErrorCode, str | None, str]:
-        directory = next(
-            (identity for identity in self._identities.values() if identity.path == Path(move.log_dir)), None
-        )
-        if directory is None:
-            return ErrorCode.LOG_DIR_NOT_FOUND, f"{move.log_dir} is not in log.dirs", ""
     def _create_acls(self, request: CreateAcls) -> tuple[Struct, CatalogueUpdate | None]:
         plan = plan_create_acls(request, self._image)
         return AclResults(results=tuple(plan.results)), self._commit(plan.records)
@@ -361,13 +374,19 @@ class Catalogue:
         plan = plan_delete_acls(request, self._image)
         return AclDeletions(results=tuple(plan.results)), self._commit(plan.records)
 
+    def _check_move(self, move: MoveReplica) -> tuple[ErrorCode, str | None, str]:
+        directory = next(
+            (identity for identity in self._identities.values() if identity.path == Path(move.log_dir)), None
+        )
+        if directory is None:
+            return ErrorCode.LOG_DIR_NOT_FOUND, f"{move.log_dir} is not in log.dirs", ""
         if directory.directory_id in self._failed:
             return ErrorCode.KAFKA_STORAGE_ERROR, f"log dir {move.log_dir} is offline", ""
         if (move.topic_id, move.partition) not in self._places:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, ""
         return ErrorCode.NONE, None, directory.directory_id
 
-    def _context(self) -> Context:
+    def _context(self, charge: Charge | None = None) -> Context:
         taken: Counter[str] = Counter()
 
         def choose(count: int) -> list[str] | None:
@@ -377,7 +396,13 @@ class Catalogue:
 
         daemon = self._settings.daemon
         return Context(
-            self._image, self.node_id, daemon.num_partitions, daemon.delete_topic_enable, choose, self._inherited
+            self._image,
+            self.node_id,
+            daemon.num_partitions,
+            daemon.delete_topic_enable,
+            choose,
+            self._inherited,
+            *(() if charge is None else (charge.record,)),
         )
 
     def _inherited(self, name: str) -> str | None:

@@ -61,6 +61,10 @@ class Plan:
     places: list[Place] = field(default_factory=list)
 
 
+def _for_free(partitions: int) -> None:
+    """Nobody's quota."""
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What planning needs beside the image."""
@@ -73,6 +77,8 @@ class Context:
     place: Callable[[int], list[str] | None]
     #: Value that a topic-level setting has where the topic doesn't set it; None for Kafka's default.
     inherited: Callable[[str], str | None]
+    #: Counts partitions that are made or deleted against a quota; raises PlanError where it is used up.
+    charge: Callable[[int], None] = _for_free
 
     @property
     def versions(self) -> RecordVersions:
@@ -136,6 +142,7 @@ def _create(topic: NewTopic, context: Context, plan: Plan, colliding: Mapping[st
     configs = _checked_configs(topic, context)
     numbers: Sequence[int] = _assigned(topic, context) if topic.assignments else range(_count(topic, context))
     directories = _placed(len(numbers), context)
+    context.charge(len(numbers))
     topic_id = names.uuid_text(random_id())
     plan.records.append(MetadataRecord(RecordType.TOPIC, {"name": name, "topicId": topic_id}))
     plan.records += [
@@ -311,15 +318,15 @@ def _grow(topic: MorePartitions, context: Context, plan: Plan) -> TopicResult:
         )  # fmt: skip
         raise PlanError(ErrorCode.INVALID_PARTITIONS, text)
     added = topic.count - present
-    if topic.assignments is not None:
-        if len(topic.assignments) != added:
-            text = (
-                f"Attempted to add {added} additional partition(s), but only {len(topic.assignments)} assignment(s) "
-                "were specified."
-            )
-            raise PlanError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
-        for brokers in topic.assignments:
-            check_assignment(brokers, 1, context)
+    if topic.assignments is not None and len(topic.assignments) != added:
+        text = (
+            f"Attempted to add {added} additional partition(s), but only {len(topic.assignments)} assignment(s) "
+            "were specified."
+        )
+        raise PlanError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+    context.charge(added)
+    for brokers in topic.assignments or ():
+        check_assignment(brokers, 1, context)
     if added > MAX_RECORDS:
         # Kafka's list of records is full; so is ours, before memory is spent on them.
         raise PlanError(ErrorCode.POLICY_VIOLATION, TOO_LARGE)
@@ -373,12 +380,17 @@ def plan_delete(request: DeleteTopics, context: Context) -> Plan:
         else:
             chosen[found.topic_id] = name
     for topic_id, name in chosen.items():
+        try:
+            context.charge(len(image.topics[name].partitions))
+        except PlanError as error:
+            _refuse(plan, name, topic_id, error.code, error.message)
+            continue
         plan.records.append(MetadataRecord(RecordType.REMOVE_TOPIC, {"topicId": topic_id}))
         plan.results.append(TopicResult(name=name, topic_id=topic_id))
     return plan
 
 
-def _refuse(plan: Plan, name: str | None, topic_id: str, code: ErrorCode, text: str) -> None:
+def _refuse(plan: Plan, name: str | None, topic_id: str, code: ErrorCode, text: str | None) -> None:
     plan.results.append(TopicResult(name=name, topic_id=topic_id, error=code, message=text))
 
 

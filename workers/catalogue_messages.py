@@ -10,7 +10,7 @@ from enum import IntEnum
 
 import msgspec
 
-from compactd.workers import acl_messages
+from compactd.workers import acl_messages, quota_messages
 from compactd.workers.catalogue_struct import Struct as Struct  # noqa: PLC0414 (others take it from here)
 
 #: Topic id "none", as Kafka writes it.
@@ -34,6 +34,7 @@ class ErrorCode(IntEnum):
     POLICY_VIOLATION = 44
     KAFKA_STORAGE_ERROR = 56
     LOG_DIR_NOT_FOUND = 57
+    THROTTLING_QUOTA_EXCEEDED = 89
     TOPIC_DELETION_DISABLED = 73
     UNKNOWN_TOPIC_ID = 100
 
@@ -73,6 +74,8 @@ class CreateTopics(Struct, frozen=True):
 
     topics: tuple[NewTopic, ...]
     validate_only: bool = False
+    #: Who is charged for the partitions; None: nobody.
+    by: quota_messages.Mutation | None = None
 
 
 class TopicResult(Struct, frozen=True):
@@ -88,12 +91,16 @@ class TopicResult(Struct, frozen=True):
 
 class TopicResults(Struct, frozen=True):
     results: tuple[TopicResult, ...]
+    #: How long the client has to keep still.
+    throttle_ms: int = 0
 
 
 class DeleteTopics(Struct, frozen=True):
     """Topics by (name, NO_ID) or by (None, id), as DeleteTopics v6 lists them."""
 
     topics: tuple[tuple[str | None, str], ...]
+    #: As for CreateTopics.
+    by: quota_messages.Mutation | None = None
 
 
 class MorePartitions(Struct, frozen=True):
@@ -107,6 +114,8 @@ class MorePartitions(Struct, frozen=True):
 class CreatePartitions(Struct, frozen=True):
     topics: tuple[MorePartitions, ...]
     validate_only: bool = False
+    #: Who is charged for the partitions; None: nobody.
+    by: quota_messages.Mutation | None = None
 
 
 class ConfigChange(Struct, frozen=True):
@@ -196,6 +205,7 @@ OPERATIONS: dict[str, tuple[type[Struct], type[Struct]]] = {
     "allocate_producer_ids": (AllocateProducerIds, ProducerIdBlock),
     "assign_log_dirs": (AssignLogDirs, MoveResults),
     **acl_messages.OPERATIONS,
+    **quota_messages.OPERATIONS,
 }
 
 _ENCODER = msgspec.msgpack.Encoder()

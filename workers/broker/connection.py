@@ -14,9 +14,11 @@ import os
 import socket
 import struct
 from collections import deque
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from compactd.workers.broker.decoding import MalformedRequestError
+from compactd.workers.broker.quotas.clients import ClientQuotas
 from compactd.workers.broker.requests import CLOSE, Encoded, Peer, SendsFile, answer, total_size
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ _SIZE = struct.Struct(">i")
 _SEND_AT_ONCE = 4 << 20
 #: So many requests of one client are served before others get a turn.
 _IN_A_ROW = 8
+#: How often a connection that must not be read is looked after.
+_LOOK_AFTER_SECONDS = 5.0
 
 
 class Disconnected(Exception):  # noqa: N818
@@ -89,10 +93,12 @@ class Connection:
                     return
                 if isinstance(result, Encoded):
                     try:
-                        await self._send(result)
+                        await self._sent(result)
                     finally:
                         result.close()
                 self._give_back(len(frame))
+                if self.peer.muted_until:
+                    await self._muted()
         except Disconnected:
             pass
         except MalformedRequestError as error:
@@ -106,6 +112,31 @@ class Connection:
         finally:
             self._shut()
             self._server.gone(self)
+
+    def _sent(self, result: Encoded) -> Awaitable[None]:
+        sending = self._send(result)
+        if self.peer.work is None:
+            return sending
+        return self._server.context.part(ClientQuotas).sending(self.peer.work, sending)
+
+    async def _muted(self) -> None:
+        """A quota was exceeded: nothing is read until the time that the answer told is over. A client that goes meanwhile
+        is noticed, so that its socket is not kept for that long."""
+        until, self.peer.muted_until = self.peer.muted_until, 0.0
+        self._stop_reading()
+        self.is_serving = True
+        try:
+            while (left := until - self._loop.time()) > 0 and not self._is_hung_up():
+                await asyncio.sleep(min(left, _LOOK_AFTER_SECONDS))
+        finally:
+            self.is_serving = False
+            self.last_active = self._loop.time()
+
+    def _is_hung_up(self) -> bool:
+        try:
+            return self._socket.recv(1, socket.MSG_PEEK) == b""
+        except BlockingIOError:
+            return False
 
     def _shut(self) -> None:
         self._at_end = True

@@ -23,7 +23,8 @@ from compactd.workers.broker.fetch_codec import (
 from compactd.workers.broker.fetch_sessions import FetchPlan, FetchSessions, Wanted
 from compactd.workers.broker.leader_epochs import check_epoch, end_of_epoch
 from compactd.workers.broker.partition import Partition
-from compactd.workers.broker.requests import CLOSE, Answer, Peer, RequestHeader, handles
+from compactd.workers.broker.quotas.clients import ClientQuotas
+from compactd.workers.broker.requests import CLOSE, Answer, Encoded, Peer, RequestHeader, handles, total_size
 
 _COMMITTED = 1
 #: One answer holds this many files open at most; what more there is comes with the next.
@@ -31,21 +32,32 @@ _MOST_FILES = 200
 #: Whether a page is in memory is asked at these distances.
 _PROBE_EVERY = 128 << 10
 _READ_AHEAD = 1 << 20
+_INT_MAX = (1 << 31) - 1
 
 
 @handles(FETCH, 4, 18, decoder=decode_fetch)
 async def fetch(context: Context, header: RequestHeader, request: FetchRequest) -> Answer:
     """Answers at once with what there is if that is enough, or something is wrong; else when there is, or time is up."""
-    plan = context.part(FetchSessions).plan(header.version, request)
+    sessions = context.part(FetchSessions)
+    quotas = context.part(ClientQuotas)
+    plan = sessions.plan(header.version, request)
     if plan.error:
-        return encode_fetch(header.version, [], error=plan.error)
+        return encode_fetch(header.version, [], error=plan.error, throttle_ms=quotas.answered(header, 0, inside=True))
     reading = _Reading(context, header, request, plan)
     if not await reading.read():
         await reading.wait()
         if header.peer.is_gone:
             reading.close()
             return CLOSE
-    return reading.answer()
+    answer = reading.answer()
+    # As Kafka counts it: with four bytes for the size, without the header.
+    throttle_ms = quotas.fetched(header, total_size(answer.parts) + 4)
+    if throttle_ms:
+        answer.close()
+        session_id = sessions.throttled(plan)
+        return encode_fetch(header.version, [], session_id=session_id, throttle_ms=throttle_ms)
+    reading.told()
+    return answer
 
 
 class _Reading:
@@ -56,7 +68,8 @@ class _Reading:
         self.version = header.version
         self.peer: Peer = header.peer
         self.plan = plan
-        self.max_bytes = max(0, min(request.max_bytes, context.config.fetch_max_bytes))
+        most = context.part(ClientQuotas).most_fetched(header)
+        self.max_bytes = max(0, min(request.max_bytes, context.config.fetch_max_bytes, _INT_MAX if most is None else most))
         self.min_bytes = min(request.min_bytes, self.max_bytes)
         self.max_wait_ms = request.max_wait_ms
         self.isolation: Isolation = "committed" if request.isolation_level == _COMMITTED else "high_watermark"
@@ -66,6 +79,8 @@ class _Reading:
         self.results: list[FetchedPartition] = []
         self.size = 0
         self.was_in_thread = False
+        #: What the answer tells: for the session to remember.
+        self.told_of: list[tuple[Wanted, FetchedPartition]] = []
 
     def close(self) -> None:
         """Gives back the files of an answer that is not sent."""
@@ -190,7 +205,7 @@ class _Reading:
 
     def _name_leader(self, name: str, number: int, result: FetchedPartition) -> None:
         known = self.context.image.partition(name, number)
-        leader = None if known is None else self.context.image.leader(known)
+        leader = None if known is None else self.context.image.leader(known, self.peer.listener)
         if known is not None and leader is not None:
             result.leader = (leader.node_id, known.leader_epoch)
             self.leaders.add(leader.node_id)
@@ -238,24 +253,32 @@ class _Reading:
 
     # ---- answering
 
-    def answer(self) -> Answer:
-        """Encodes what was read, as far as the session lets it be told."""
+    def answer(self) -> Encoded:
+        """Encodes what was read, as far as the session lets it be told. Nothing is remembered before `told`."""
         topics: list[FetchedTopic] = []
-        with_records = []
         session = self.plan.session
+        only_news = session is not None and self.plan.incremental
         for wanted, result in zip(self.plan.wanted, self.results, strict=True):
-            if session is not None and not _note(wanted, result) and self.plan.incremental:
+            if only_news and not _is_news(wanted, result):
                 continue
-            if result.size and session is not None:
-                with_records.append((wanted.topic, wanted.number))
+            if session is not None:
+                self.told_of.append((wanted, result))
             is_id = not isinstance(wanted.topic, str)
             if not topics or (topics[-1].topic_id if is_id else topics[-1].name) != wanted.topic:
                 topics.append(FetchedTopic("", wanted.topic, []) if is_id else FetchedTopic(wanted.topic, None, []))  # type: ignore[arg-type]
             topics[-1].partitions.append(result)
+        nodes = self.context.image.nodes_at(self.peer.listener) if self.leaders else ()
+        endpoints = [(node.node_id, node.host, node.port) for node in nodes if node.node_id in self.leaders]
+        return encode_fetch(self.version, topics, session_id=self.plan.session_id, endpoints=endpoints)
+
+    def told(self) -> None:
+        """The answer is sent: the session remembers what it told."""
+        session = self.plan.session
+        for wanted, result in self.told_of:
+            wanted.high_watermark = -1 if result.error else result.high_watermark
+            wanted.log_start = result.log_start
         if session is not None and self.plan.incremental:
-            session.told(with_records)
-        nodes = [(n.node_id, n.host, n.port) for n in self.context.image.nodes if n.node_id in self.leaders]
-        return encode_fetch(self.version, topics, session_id=self.plan.session_id, endpoints=nodes)
+            session.told([(wanted.topic, wanted.number) for wanted, result in self.told_of if result.size])
 
 
 class _Waiter:
@@ -277,18 +300,14 @@ class _Waiter:
             self.future.set_result(None)
 
 
-def _note(wanted: Wanted, result: FetchedPartition) -> bool:
-    """Remembers what is told; whether there is something to tell (CachedPartition.maybeUpdateResponseData)."""
-    is_news = bool(result.size or result.error) or result.diverging is not None
-    if result.high_watermark != wanted.high_watermark:
-        is_news = True
-        wanted.high_watermark = result.high_watermark
-    if result.log_start != wanted.log_start:
-        is_news = True
-        wanted.log_start = result.log_start
-    if result.error:
-        wanted.high_watermark = -1
-    return is_news
+def _is_news(wanted: Wanted, result: FetchedPartition) -> bool:
+    """Whether there is something to tell (CachedPartition.maybeUpdateResponseData)."""
+    return (
+        bool(result.size or result.error)
+        or result.diverging is not None
+        or result.high_watermark != wanted.high_watermark
+        or result.log_start != wanted.log_start
+    )
 
 
 def _report(context: Context, partition: Partition, error: StorageIOError) -> None:

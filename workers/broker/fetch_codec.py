@@ -216,6 +216,7 @@ def encode_fetch(
     *,
     error: int = 0,
     session_id: int = 0,
+    throttle_ms: int = 0,
     endpoints: Sequence[tuple[int, str, int]] = (),
 ) -> Encoded:
     """The body of a FetchResponse v4 to v18; its ranges are closed with it."""
@@ -223,9 +224,9 @@ def encode_fetch(
     out = bytearray()
     flexible = version >= _FIRST_FLEXIBLE
     if version >= 7:
-        out += _TOP.pack(0, error, session_id)
+        out += _TOP.pack(throttle_ms, error, session_id)
     else:
-        out += b"\0\0\0\0"
+        out += _INT32.pack(throttle_ms)
     write_count(out, len(topics), flexible)
     for topic in topics:
         if version >= _FIRST_TOPIC_IDS:

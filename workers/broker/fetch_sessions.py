@@ -136,6 +136,13 @@ class FetchSessions:
         session.advance(self._clock.monotonic())
         return FetchPlan(list(session.partitions.values()), session, incremental=True)
 
+    def throttled(self, plan: FetchPlan) -> int:
+        """The answer was withheld: a session that it would have opened is not. The id for the empty answer."""
+        if plan.session is None or plan.incremental:
+            return plan.session_id
+        self._by_id.pop(plan.session_id, None)
+        return NO_SESSION
+
     def _open(self, version: int, wanted: list[Wanted]) -> FetchSession | None:
         if not wanted or not self._make_room(len(wanted)):
             return None

@@ -21,6 +21,7 @@ from compactd.workers.broker.produce_codec import (
     decode_produce,
     encode_produce,
 )
+from compactd.workers.broker.quotas.clients import ClientQuotas
 from compactd.workers.broker.requests import CLOSE, Answer, Encoded, RequestHeader, handles
 
 #: From this version on the client leaves it to the broker to add partitions to its transaction (KIP-890).
@@ -98,14 +99,17 @@ async def produce(context: Context, header: RequestHeader, request: ProduceReque
                 if done is not None:
                     appends.append((result, partition, done))
         results.append(TopicResults(topic.name, topic.topic_id, list(rows.values())))
+    quotas = context.part(ClientQuotas)
     if request.acks != 0:
         await _wait_for_disk(appends)
     elif any(result.error for each in results for result in each.partitions):
         return CLOSE
-    else:
+    throttle_ms = quotas.produced(header, request.acks)
+    if request.acks == 0:
         return None
-    endpoints = [(node.node_id, node.host, node.port) for node in context.image.nodes if node.node_id in leaders]
-    return Encoded([encode_produce(header.version, results, endpoints)])
+    nodes = context.image.nodes_at(header.peer.listener) if leaders else ()
+    endpoints = [(node.node_id, node.host, node.port) for node in nodes if node.node_id in leaders]
+    return Encoded([encode_produce(header.version, results, endpoints, throttle_ms)])
 
 
 async def _append(

@@ -165,7 +165,10 @@ def _checked(count: int, data: memoryview, position: int) -> int:
 
 
 def encode_produce(
-    version: int, results: Sequence[TopicResults], endpoints: Sequence[tuple[int, str, int]] = ()
+    version: int,
+    results: Sequence[TopicResults],
+    endpoints: Sequence[tuple[int, str, int]] = (),
+    throttle_ms: int = 0,
 ) -> bytearray:
     """Writes the body of a ProduceResponse v3 to v13. `endpoints`: (node id, host, port) of leaders named in the results."""
     out = bytearray()
@@ -181,7 +184,7 @@ def encode_produce(
             _write_result(out, version, result)
         if flexible:
             out.append(0)
-    out += b"\0\0\0\0"
+    out += _INT32.pack(throttle_ms)
     if flexible:
         write_endpoints(out, endpoints if version >= 10 else ())
     return out

@@ -18,13 +18,15 @@ from __future__ import annotations
 import importlib
 import logging
 import struct
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from compactd.workers.broker.decoding import MalformedRequestError, decode, skip_tags
 from compactd.workers.broker.encoding import encode
 from compactd.workers.broker.layout import layout_of
+from compactd.workers.broker.quotas.clients import EXEMPT, ClientQuotas, TimedWork
 from compactd.workers.broker.schemas import API_VERSIONS, is_flexible, request_class, response_class
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ HANDLER_MODULES = (
     "groups.txn_offset_commit",
     "groups.offset_fetch",
     "groups.administration",
+    "quotas.administration",
 )
 
 
@@ -69,6 +72,10 @@ class Peer:
     principal: str = "User:ANONYMOUS"
     #: Name of the listener it came in on.
     listener: str = "PLAINTEXT"
+    #: The request being served, while its time is counted (see `quotas.clients`), and until when (loop time, seconds) the
+    #: connection then stays unread.
+    work: TimedWork[Any] | None = None
+    muted_until: float = 0.0
     #: It closed the connection, as far as we know.
     is_gone: bool = False
     #: Called when it does; whoever waits on its behalf sets this, and takes it away again.
@@ -79,6 +86,11 @@ class Peer:
         self.is_gone = True
         if self.on_gone is not None:
             self.on_gone()
+
+    @property
+    def user(self) -> str:
+        """As quotas name it: the principal's name without its type."""
+        return self.principal.partition(":")[2]
 
     @property
     def client_host(self) -> str:
@@ -96,6 +108,8 @@ class RequestHeader:
     #: "" where the client sent null.
     client_id: str
     peer: Peer
+    #: Bytes of the frame, without its size.
+    size: int = 0
 
 
 class SendsFile(Protocol):
@@ -130,7 +144,7 @@ class _Close:
 CLOSE: Final = _Close()
 
 Answer = Mapping[str, Any] | Encoded | _Close | Any | None
-Handler = Callable[["Context", RequestHeader, Any], Awaitable[Answer]]
+Handler = Callable[["Context", RequestHeader, Any], Coroutine[Any, Any, Answer]]
 #: Reads the body of a version.
 Decoder = Callable[[int, memoryview], Any]
 
@@ -222,7 +236,7 @@ def parse_header(frame: memoryview, peer: Peer) -> tuple[RequestHeader, int]:
             raise MalformedRequestError(f"API {api_key} is not served")
         if not api.min_version <= version <= api.max_version:
             if api_key == API_VERSIONS:
-                return RequestHeader(api_key, version, correlation_id, client_id, peer), len(frame)
+                return RequestHeader(api_key, version, correlation_id, client_id, peer, len(frame)), len(frame)
             raise MalformedRequestError(f"version {version} of API {api_key} is not served")
         if is_flexible(api_key, version):
             position = skip_tags(frame, position)
@@ -230,7 +244,7 @@ def parse_header(frame: memoryview, peer: Peer) -> tuple[RequestHeader, int]:
             raise MalformedRequestError("the header reaches over the end")
     except (struct.error, IndexError, ValueError) as error:
         raise MalformedRequestError(f"request header: {error}") from None
-    return RequestHeader(api_key, version, correlation_id, client_id, peer), position
+    return RequestHeader(api_key, version, correlation_id, client_id, peer, len(frame)), position
 
 
 async def answer(context: Context, frame: memoryview, peer: Peer) -> Encoded | _Close | None:
@@ -244,8 +258,13 @@ async def answer(context: Context, frame: memoryview, peer: Peer) -> Encoded | _
         request = api.decoder(header.version, body)
     else:
         request = decode(request_class(header.api_key, header.version), body)
+    quotas = context.part(ClientQuotas)
     try:
-        result = await api.handler(context, header, request)
+        result = await quotas.timed(header, api.handler(context, header, request))
+        if type(result) is dict and header.api_key not in EXEMPT:
+            throttle_ms = quotas.answered(header, result.get("throttle_time", 0))
+            if throttle_ms and _tells_throttling(header.api_key, api.max_version):
+                result["throttle_time"] = throttle_ms
         return _encoded(header, result)
     except MalformedRequestError:
         raise
@@ -254,6 +273,12 @@ async def answer(context: Context, frame: memoryview, peer: Peer) -> Encoded | _
             "a bug in answering API %d version %d of client %r", header.api_key, header.version, header.client_id
         )
         return _server_error(header)
+
+
+@cache
+def _tells_throttling(api_key: int, version: int) -> bool:
+    """Whether answers have room for it; versions that have none leave it out."""
+    return any(field.name == "throttle_time" for field in layout_of(response_class(api_key, version)).fields)
 
 
 def _encoded(header: RequestHeader, result: Answer) -> Encoded | _Close | None:

@@ -28,6 +28,7 @@ from compactd.workers.catalogue_messages import (
     TopicResult,
     TopicResults,
 )
+from compactd.workers.quota_messages import Mutation
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -35,6 +36,8 @@ _LOGGER = logging.getLogger(__name__)
 _DELETE_BY_ID, _TELLS_CONFIGS = 6, 5
 #: DeleteTopics knows TOPIC_DELETION_DISABLED from here on.
 _KNOWS_DISABLED = 3
+#: From these versions on, what is over a client's controller_mutation_rate is refused.
+_CREATE_REFUSED, _GROW_REFUSED, _DELETE_REFUSED = 6, 3, 5
 
 
 @handles(CREATE_TOPICS, 2, 7)
@@ -54,12 +57,16 @@ async def create_topics(context: Context, header: RequestHeader, request: Any) -
             for topic in request.topics
         ),
         validate_only=request.validate_only,
+        by=_by(header, _CREATE_REFUSED),
     )
     given = {topic.name: {each.name: each.value for each in topic.configs} for topic in request.topics}
-    results = await _change(context, "create_topics", arguments, [topic.name for topic in request.topics])
+    changed = await _change(context, "create_topics", arguments, [topic.name for topic in request.topics])
     # Kafka creates, and says that it took too long.
     hurried = milliseconds(request.timeout) <= 0 and not request.validate_only
-    return {"topics": [_created(context, header.version, result, given, hurried) for result in results]}
+    return {
+        "throttle_time": changed.throttle_ms,
+        "topics": [_created(context, header.version, result, given, hurried) for result in changed.results],
+    }
 
 
 def _created(
@@ -116,9 +123,11 @@ async def delete_topics(context: Context, header: RequestHeader, request: Any) -
     else:
         asked = [(name, NO_ID) for name in request.topic_names]
     names = [name for name, _ in asked]
-    results = await _change(context, "delete_topics", DeleteTopics(topics=tuple(asked)), names)
+    changed = await _change(
+        context, "delete_topics", DeleteTopics(topics=tuple(asked), by=_by(header, _DELETE_REFUSED)), names
+    )
     responses = []
-    for result in results:
+    for result in changed.results:
         error = result.error
         if error == ErrorCode.TOPIC_DELETION_DISABLED and header.version < _KNOWS_DISABLED:
             error = ErrorCode.INVALID_REQUEST
@@ -130,7 +139,7 @@ async def delete_topics(context: Context, header: RequestHeader, request: Any) -
                 "error_message": result.message,
             }
         )
-    return {"responses": responses}
+    return {"throttle_time": changed.throttle_ms, "responses": responses}
 
 
 @handles(CREATE_PARTITIONS, 0, 3)
@@ -148,14 +157,21 @@ async def create_partitions(context: Context, header: RequestHeader, request: An
             for topic in request.topics
         ),
         validate_only=request.validate_only,
+        by=_by(header, _GROW_REFUSED),
     )
-    results = await _change(context, "create_partitions", arguments, [topic.name for topic in request.topics])
+    changed = await _change(context, "create_partitions", arguments, [topic.name for topic in request.topics])
     return {
+        "throttle_time": changed.throttle_ms,
         "results": [
             {"name": result.name or "", "error_code": result.error, "error_message": result.message}
-            for result in results
-        ]
+            for result in changed.results
+        ],
     }
+
+
+def _by(header: RequestHeader, refused_from: int) -> Mutation:
+    """Who is charged for the partitions. Clients of versions before `refused_from` don't know THROTTLING_QUOTA_EXCEEDED."""
+    return Mutation(user=header.peer.user, client_id=header.client_id, strict=header.version >= refused_from)
 
 
 def _nodes(context: Context, broker_ids: Iterable[int]) -> list[int]:
@@ -169,15 +185,15 @@ async def _change(
     operation: str,
     arguments: CreateTopics | DeleteTopics | CreatePartitions,
     names: Sequence[str | None],
-) -> tuple[TopicResult, ...]:
+) -> TopicResults:
     """The catalogue's results; where it gives none, that for each topic."""
     if not arguments.topics:
-        return ()
+        return TopicResults(results=())
     try:
-        return (await context.catalogue.change(operation, arguments, TopicResults)).results
+        return await context.catalogue.change(operation, arguments, TopicResults)
     except TimeoutError:
         error, message = ErrorCode.REQUEST_TIMED_OUT, "The catalogue did not answer in time."
     except CompactdError as refusal:
         _LOGGER.warning("%s: %s", operation, refusal)
         error, message = ErrorCode.UNKNOWN_SERVER_ERROR, str(refusal)
-    return tuple(TopicResult(name=name, error=error, message=message) for name in names)
+    return TopicResults(results=tuple(TopicResult(name=name, error=error, message=message) for name in names))

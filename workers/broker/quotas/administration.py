@@ -1,0 +1,164 @@
+"""DescribeClientQuotas and AlterClientQuotas (KIP-546; facts: kafka-protocol 17)."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from compactd.config.errors import CompactdError
+from compactd.workers.broker.api_keys import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
+from compactd.workers.broker.context import Context
+from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.quotas.limits import CLIENT_ID, IP, USER
+from compactd.workers.broker.requests import RequestHeader, handles
+from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
+from compactd.workers.messages import ClientQuota
+from compactd.workers.quota_messages import AlterClientQuotas, EntityChange, QuotaChange, QuotaResult, QuotaResults
+
+_LOGGER = logging.getLogger(__name__)
+
+_EXACT, _DEFAULT, _SPECIFIED = 0, 1, 2
+_TYPES = (USER, CLIENT_ID, IP)
+_NOT_ALLOWED = "Cluster authorization failed."
+
+
+class _RefusedError(Exception):
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+# ---- describing
+
+
+@handles(DESCRIBE_CLIENT_QUOTAS, 0, 1)
+async def describe_client_quotas(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
+    """The quotas of all entities that fit the filter."""
+    try:
+        if not context.part(Authorizer).allows(header, Operation.DESCRIBE_CONFIGS, Resource.CLUSTER):
+            raise _RefusedError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, _NOT_ALLOWED)
+        wanted = _filter(request.components)
+    except _RefusedError as refusal:
+        return {"error_code": refusal.code, "error_message": refusal.message, "entries": None}
+    return {
+        "error_code": ErrorCode.NONE,
+        "error_message": None,
+        "entries": [_described(quota) for quota in context.image.quotas if _fits(quota, wanted, request.strict)],
+    }
+
+
+class _Any:
+    """Matches every name, the default too."""
+
+
+def _filter(components: Any) -> Mapping[str, str | type[_Any] | None]:
+    """Type to the name that it has to have. Raises _RefusedError as Kafka's ClientQuotasImage.describe does."""
+    wanted: dict[str, str | type[_Any] | None] = {}
+    for each in components:
+        kind = each.entity_type
+        if not kind:
+            raise _RefusedError(ErrorCode.INVALID_REQUEST, "Invalid empty entity type.")
+        if kind in wanted:
+            text = f"Entity type {kind} cannot appear more than once in the filter."
+            raise _RefusedError(ErrorCode.INVALID_REQUEST, text)
+        if kind not in _TYPES:
+            raise _RefusedError(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {kind}")
+        if each.match_type not in (_EXACT, _DEFAULT, _SPECIFIED):
+            raise _RefusedError(ErrorCode.INVALID_REQUEST, f"Unknown match type {each.match_type}")
+        if each.match_type == _EXACT and each.match is None:
+            text = "Request specified MATCH_TYPE_EXACT, but set match string to null."
+            raise _RefusedError(ErrorCode.INVALID_REQUEST, text)
+        if each.match_type != _EXACT and each.match is not None:
+            name = "MATCH_TYPE_DEFAULT" if each.match_type == _DEFAULT else "MATCH_TYPE_SPECIFIED"
+            text = f"Request specified {name}, but also specified a match string."
+            raise _RefusedError(ErrorCode.INVALID_REQUEST, text)
+        wanted[kind] = _Any if each.match_type == _SPECIFIED else each.match
+    if IP in wanted and len(wanted) > 1:
+        raise _RefusedError(
+            ErrorCode.INVALID_REQUEST,
+            "Invalid entity filter component combination. IP filter component should not be used with user or clientId "
+            "filter component.",
+        )
+    return wanted
+
+
+def _fits(quota: ClientQuota, wanted: Mapping[str, str | type[_Any] | None], strict: bool) -> bool:
+    """`strict`: entities of other types besides do not fit, so that a strict filter for nothing finds nothing."""
+    entity = dict(quota.entity)
+    if strict and entity.keys() != wanted.keys():
+        return False
+    return all(kind in entity and name in (_Any, entity[kind]) for kind, name in wanted.items())
+
+
+def _described(quota: ClientQuota) -> dict[str, Any]:
+    return {
+        "entity": [{"entity_type": kind, "entity_name": name} for kind, name in quota.entity],
+        "values": [{"key": key, "value": value} for key, value in quota.values.items()],
+    }
+
+
+# ---- altering
+
+
+@handles(ALTER_CLIENT_QUOTAS, 0, 1)
+async def alter_client_quotas(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
+    """Sets and removes quotas; they count as soon as this is answered."""
+    entities = tuple(
+        EntityChange(
+            # Of a type that is named twice the last counts.
+            entity=tuple({part.entity_type: part.entity_name for part in entry.entity}.items()),
+            changes=tuple(QuotaChange(key=op.key, value=None if op.remove else op.value) for op in entry.ops),
+        )
+        for entry in request.entries
+    )
+    if not context.part(Authorizer).allows(header, Operation.ALTER_CONFIGS, Resource.CLUSTER):
+        return _refused(entities, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, _NOT_ALLOWED)
+    if not entities:
+        return {"entries": []}
+    hosts = {name for entity in entities for kind, name in entity.entity if kind == IP and name}
+    unknown = (
+        await context.in_thread(lambda: tuple(host for host in hosts if address_of(host) is None)) if hosts else ()
+    )
+    arguments = AlterClientQuotas(entities=entities, unknown_hosts=unknown, validate_only=request.validate_only)
+    try:
+        done = await context.catalogue.change("alter_client_quotas", arguments, QuotaResults)
+    except TimeoutError:
+        return _refused(entities, ErrorCode.REQUEST_TIMED_OUT, "The catalogue did not answer in time.")
+    except CompactdError as refusal:
+        _LOGGER.warning("alter_client_quotas: %s", refusal)
+        return _refused(entities, ErrorCode.UNKNOWN_SERVER_ERROR, str(refusal))
+    return _answer(done.results)
+
+
+def _refused(entities: tuple[EntityChange, ...], error: ErrorCode, message: str) -> dict[str, Any]:
+    return _answer(tuple(QuotaResult(entity=each.entity, error=error, message=message) for each in entities))
+
+
+def _answer(results: tuple[QuotaResult, ...]) -> dict[str, Any]:
+    return {
+        "entries": [
+            {
+                "error_code": result.error,
+                "error_message": result.message,
+                "entity": [{"entity_type": kind, "entity_name": name} for kind, name in result.entity],
+            }
+            for result in results
+        ]
+    }
+
+
+def address_of(host: str) -> str | None:
+    """The address that a name of an ip entity stands for; None: none. May ask a name server: not on the loop."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return None
+    return str(found[0][4][0])
