@@ -10,7 +10,7 @@ alter.config.policy.class.name
 alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds
 auto.leader.rebalance.enable broker.heartbeat.interval.ms broker.id broker.rack
 broker.session.timeout.ms client.quota.callback.class config.providers connection.failed.authentication.delay.ms
-connections.max.reauth.ms controlled.shutdown.enable controller.listener.names
+connections.max.reauth.ms controlled.shutdown.enable
 controller.performance.always.log.threshold.ms controller.performance.sample.period.ms
 controller.quorum.append.linger.ms controller.quorum.auto.join.enable controller.quorum.bootstrap.servers
 controller.quorum.election.backoff.max.ms controller.quorum.election.timeout.ms
@@ -50,7 +50,7 @@ group.streams.rack.aware.assignment.tags group.streams.session.timeout.ms group.
 group.streams.topology.description.plugin.class initial.broker.registration.timeout.ms
 inter.broker.listener.name internal.metadata.delete.delay.millis internal.metadata.log.segment.bytes
 internal.metadata.max.batch.size.in.bytes kafka.metrics.polling.interval.secs kafka.metrics.reporters
-leader.imbalance.check.interval.seconds listener.security.protocol.map log.local.retention.bytes
+leader.imbalance.check.interval.seconds log.local.retention.bytes
 log.local.retention.ms log.remote.copy.lag.bytes log.remote.copy.lag.ms
 metadata.log.dir metadata.max.idle.interval.ms metric.reporters
 metrics.num.samples metrics.recording.level metrics.sample.window.ms num.io.threads num.network.threads

@@ -7,6 +7,7 @@ listeners, which here is this machine alone, since nothing asks a client who it 
 from __future__ import annotations
 
 from compactd.config.authorization import STANDARD_AUTHORIZER
+from compactd.config.listeners import DEFAULT_PROTOCOLS
 from compactd.config.setting import INT_MAX, BrokerName, Dynamic, Kind, Scope, Setting, Unit
 
 
@@ -34,11 +35,24 @@ _NETWORK: tuple[Setting, ...] = (
         "listeners",
         Kind.LIST,
         ("PLAINTEXT://127.0.0.1:9092",),
-        "where clients connect: broker worker k listens on this port + k, or each on a free one for port 0",
+        "where clients connect, NAME://HOST:PORT with commas between; broker worker k listens on the ports + k, or each "
+        "on free ones for port 0",
         Dynamic.NO,
         may_be_empty=False,
     ),
     _kafka("advertised.listeners", Kind.LIST, None, "host and port that clients are told, where they differ"),
+    _kafka(
+        "listener.security.protocol.map",
+        Kind.STRING,
+        DEFAULT_PROTOCOLS,
+        "what each listener speaks, NAME:PROTOCOL with commas between; replaces the default as a whole",
+    ),
+    _kafka(
+        "controller.listener.names",
+        Kind.LIST,
+        (),
+        "listeners of Kafka's own quorum, which this node does not have: they are not opened",
+    ),
     _own("broker.workers", Kind.INT, 1, "broker processes, each with its share of the partitions", low=1, high=256),
     _kafka("socket.request.max.bytes", Kind.INT, 104_857_600, "largest request", unit=Unit.BYTES, low=1),
     _kafka(

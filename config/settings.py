@@ -16,7 +16,7 @@ from compactd.config.authorization import check_authorizer, parse_super_users
 from compactd.config.connection_limits import parse_overrides
 from compactd.config.daemon_table import DAEMON_SETTINGS
 from compactd.config.errors import SettingError
-from compactd.config.listeners import Listener, parse_address, plaintext
+from compactd.config.listeners import Listener, open_listeners, parse_address, parse_protocols, told_listeners
 from compactd.config.setting import Scope, Setting, Value
 from compactd.config.table import (
     BY_TOPIC_NAME,
@@ -218,6 +218,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
     node_id: int = _daemon("node_id")
     listeners: tuple[str, ...] = _daemon("listeners")
     advertised_listeners: tuple[str, ...] | None = _daemon("advertised_listeners")
+    listener_security_protocol_map: str = _daemon("listener_security_protocol_map")
+    controller_listener_names: tuple[str, ...] = _daemon("controller_listener_names")
     broker_workers: int = _daemon("broker_workers")
     socket_request_max_bytes: int = _daemon("socket_request_max_bytes")
     queued_max_request_bytes: int = _daemon("queued_max_request_bytes")
@@ -286,14 +288,18 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
     test_clock_file: str = _daemon("test_clock_file")
 
     @property
-    def listener(self) -> Listener:
+    def open_listeners(self) -> tuple[Listener, ...]:
         """Where clients connect."""
-        return plaintext(self.listeners)
+        protocols = parse_protocols(self.listener_security_protocol_map)
+        return open_listeners(self.listeners, self.controller_listener_names, protocols, self.broker_workers)
 
     @property
-    def advertised_listener(self) -> Listener:
+    def told_listeners(self) -> tuple[Listener, ...]:
         """What clients are told."""
-        return self.listener if self.advertised_listeners is None else plaintext(self.advertised_listeners)
+        opened = self.open_listeners
+        if self.advertised_listeners is None:
+            return opened
+        return told_listeners(self.advertised_listeners, self.controller_listener_names, opened)
 
     @classmethod
     def from_strings(cls, values: Mapping[str, object], source: str = "settings", units: bool = True) -> DaemonConfig:
@@ -306,8 +312,13 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
         fields: dict[str, Any] = dict(values)
         config = cls(**fields)
         checks: list[tuple[str, object, Callable[[], object]]] = [
-            ("listeners", config.listeners, lambda: config.listener),
-            ("advertised.listeners", config.advertised_listeners, lambda: config.advertised_listener),
+            (
+                "listener.security.protocol.map",
+                config.listener_security_protocol_map,
+                lambda: parse_protocols(config.listener_security_protocol_map),
+            ),
+            ("listeners", config.listeners, lambda: config.open_listeners),
+            ("advertised.listeners", config.advertised_listeners, lambda: config.told_listeners),
             (
                 "authorizer.class.name",
                 config.authorizer_class_name,

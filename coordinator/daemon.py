@@ -66,6 +66,7 @@ from compactd.workers.clock import Clock
 from compactd.workers.messages import (
     CatalogueChange,
     DeleterState,
+    Endpoint,
     Listening,
     LogDirFailed,
     Message,
@@ -113,6 +114,8 @@ class Daemon:
         self.nodes: dict[WorkerId, tuple[int, str, int]] = {}
         self.partitions = Partitions()
         self._parts = parts
+        #: The same by listener.
+        self.endpoints: dict[WorkerId, tuple[Endpoint, ...]] = {}
         self._command = command
         self._environment = dict(environment or {})
         self._started = started
@@ -306,10 +309,8 @@ class Daemon:
 
     def welcome(self, worker: WorkerId) -> Welcome:
         daemon = self.settings.daemon
-        listener, advertised = daemon.listener, daemon.advertised_listener
-        known = self.nodes.get(worker)
         shift = worker.number if worker.kind == "broker" else 0
-        bound = self.startup.bound.get(worker, 0)
+        bound = self.startup.bound.get(worker, {})
         return Welcome(
             settings={**self.configuration.topic_defaults, **settings_text(self.settings)},
             heartbeat_ms=daemon.worker_heartbeat_ms,
@@ -317,11 +318,18 @@ class Daemon:
             log_format=self._environment.get("COMPACTD_LOG_FORMAT", log_output.TEXT),
             log_level=daemon.log_level,
             node_id=daemon.node_id + 1_000_000 * shift if worker.kind == "broker" else -1,
-            listen_host=listener.host,
-            # A free port was found for it before: clients know that one.
-            listen_port=listener.port + shift if listener.port else bound,
-            advertised_host=advertised.host if known is None else known[1],
-            advertised_port=advertised.port + shift if advertised.port else 0,
+            listen=tuple(
+                Endpoint(
+                    listener.name,
+                    listener.host,
+                    # A free port was found for it before: clients know that one.
+                    listener.port + shift if listener.port else bound.get(listener.name, 0),
+                    int(listener.protocol),
+                )
+                for listener in daemon.open_listeners
+            )
+            if worker.kind == "broker"
+            else (),
         )
 
     def worker_ready(self, worker: WorkerId) -> None:

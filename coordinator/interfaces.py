@@ -18,7 +18,7 @@ from compactd.config.settings import CleanerConfig, DaemonConfig, StorageConfig,
 from compactd.coordinator.control_messages import CleaningStatus, Control, Status
 from compactd.storage.names import TopicPartition
 from compactd.workers.clock import Clock
-from compactd.workers.messages import CatalogueUpdate, Message, PartitionState
+from compactd.workers.messages import CatalogueUpdate, Endpoint, Message, PartitionState
 
 T = TypeVar("T")
 
@@ -171,7 +171,9 @@ class CataloguePart(Protocol):
     def broker_epoch(self) -> int:
         """Of this node's registration; goes into the clean shutdown markers."""
 
-    def start(self, nodes: tuple[tuple[int, str, int], ...]) -> CatalogueUpdate:
+    def start(
+        self, nodes: tuple[tuple[int, str, int], ...], endpoints: tuple[tuple[Endpoint, ...], ...] = ()
+    ) -> CatalogueUpdate:
         """Begins to write: a new epoch, the registration, leadership of every partition (facts A15). The full catalogue."""
 
     def change(self, operation: str, arguments: msgspec.Raw) -> CatalogueOutcome:

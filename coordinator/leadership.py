@@ -22,6 +22,7 @@ from compactd.storage.metadata.record_types import (
     RecordVersions,
 )
 from compactd.storage.metadata.records import decode_control_record, read_body, read_frame
+from compactd.workers.messages import Endpoint
 
 Key = tuple[str, int]
 
@@ -104,7 +105,7 @@ def _is_feature(record: MetadataRecord) -> bool:
 
 
 def registration_records(
-    image: MetadataImage, node_id: int, offset: int, host: str, port: int, directory_ids: Sequence[str]
+    image: MetadataImage, node_id: int, offset: int, endpoints: Sequence[Endpoint], directory_ids: Sequence[str]
 ) -> list[MetadataRecord]:
     """Registers the node where it never was, fenced (`offset`: of this very batch); fences one that a crash left unfenced.
 
@@ -121,7 +122,10 @@ def registration_records(
         "brokerId": node_id,
         "incarnationId": names.uuid_text(random_id()),
         "brokerEpoch": offset,
-        "endPoints": [{"name": "PLAINTEXT", "host": host, "port": port, "securityProtocol": 0}],
+        "endPoints": [
+            {"name": each.listener, "host": each.host, "port": each.port, "securityProtocol": each.protocol}
+            for each in endpoints
+        ],
         "features": [
             {"name": name, "minSupportedVersion": low, "maxSupportedVersion": high}
             for name, (low, high) in sorted(SUPPORTED_FEATURES.items())

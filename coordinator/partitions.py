@@ -19,6 +19,7 @@ from compactd.workers.messages import (
     CatalogueTopic,
     CatalogueUpdate,
     ClientQuota,
+    Endpoint,
     PartitionState,
     ScramCredential,
 )
@@ -93,7 +94,9 @@ class Partitions:
         self.metadata_offset = update.metadata_offset
         return changes
 
-    def full_update(self, nodes: tuple[tuple[int, str, int], ...]) -> CatalogueUpdate:
+    def full_update(
+        self, nodes: tuple[tuple[int, str, int], ...], endpoints: tuple[tuple[Endpoint, ...], ...] = ()
+    ) -> CatalogueUpdate:
         """The whole catalogue as it is known here, for a broker that has just started."""
         return CatalogueUpdate(
             full=True,
@@ -105,6 +108,7 @@ class Partitions:
             client_metrics=self.client_metrics,
             features=self.features,
             nodes=nodes,
+            endpoints=endpoints,
             quotas=self.quotas,
             credentials=self.credentials,
             acls=self.acls,

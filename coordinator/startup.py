@@ -22,13 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compactd.config.errors import CompactdError, DaemonError
+from compactd.config.listeners import Listener
 from compactd.coordinator import reloading
 from compactd.coordinator.checkpointing import lane_of
 from compactd.coordinator.interfaces import CataloguePart, CatalogueSetup, WorkerId
 from compactd.coordinator.log_dirs import FoundDirs
 from compactd.coordinator.partitions import Entry
 from compactd.storage.names import TopicPartition
-from compactd.workers.messages import CatalogueUpdate, Listening
+from compactd.workers.messages import CatalogueUpdate, Endpoint, Listening
 
 if TYPE_CHECKING:
     from compactd.coordinator.daemon import Daemon
@@ -49,7 +50,7 @@ class Startup:
         self._daemon = daemon
         self._open_catalogue = open_catalogue
         #: Port that each broker bound, kept over its restarts.
-        self.bound: dict[WorkerId, int] = {}
+        self.bound: dict[WorkerId, dict[str, int]] = {}
         #: Brokers that were given partitions before: those need recovery.
         self.served: set[WorkerId] = set()
         self._listening: set[WorkerId] = set()
@@ -79,19 +80,17 @@ class Startup:
         self._watch = daemon.every(1000, self._look_at_brokers)
 
     def broker_listens(self, worker: WorkerId, message: Listening) -> None:
-        """A broker bound its port: at the start, or again."""
+        """A broker bound its ports: at the start, or again."""
         daemon = self._daemon
         settings = daemon.settings.daemon
-        advertised = settings.advertised_listener
-        host = advertised.host or message.host
-        if host in _EVERY_ADDRESS:
-            # Nobody can connect to "every address": clients are told this machine's name, as by Kafka.
-            host = socket.gethostname()
-        told_port = (
-            advertised.port + worker.number if settings.advertised_listeners and advertised.port else message.port
+        bound = {each.listener: each for each in message.endpoints}
+        told = tuple(
+            _told(listener, bound[listener.name], worker.number if settings.advertised_listeners else None)
+            for listener in settings.told_listeners
         )
-        self.bound[worker] = message.port
-        daemon.nodes[worker] = (settings.node_id + 1_000_000 * worker.number, host, told_port)
+        self.bound[worker] = {each.listener: each.port for each in message.endpoints}
+        daemon.endpoints[worker] = told
+        daemon.nodes[worker] = (settings.node_id + 1_000_000 * worker.number, told[0].host, told[0].port)
         self._listening.add(worker)
         if self._update is None:
             self._begin_catalogue()
@@ -101,6 +100,10 @@ class Startup:
     @property
     def nodes(self) -> tuple[tuple[int, str, int], ...]:
         return tuple(node for _, node in sorted(self._daemon.nodes.items()))
+
+    @property
+    def endpoints(self) -> tuple[tuple[Endpoint, ...], ...]:
+        return tuple(endpoints for _, endpoints in sorted(self._daemon.endpoints.items()))
 
     # ---- inside
 
@@ -121,8 +124,8 @@ class Startup:
         if catalogue is None or not all_listen or self._begun_catalogue or daemon.is_stopping:
             return
         self._begun_catalogue = True
-        nodes = self.nodes
-        daemon.in_lane("catalogue", lambda: catalogue.start(nodes), self._catalogue_started, self._failed)
+        nodes, endpoints = self.nodes, self.endpoints
+        daemon.in_lane("catalogue", lambda: catalogue.start(nodes, endpoints), self._catalogue_started, self._failed)
 
     def _catalogue_started(self, update: CatalogueUpdate) -> None:
         daemon = self._daemon
@@ -163,7 +166,7 @@ class Startup:
             for directory in dirs.deleted:
                 topic = Path(directory).name.rpartition(".")[0].rpartition("-")[0]
                 daemon.delete_later((directory,), daemon.topic_config(topic).file_delete_delay_ms)
-        daemon.send_all("broker", daemon.partitions.full_update(self.nodes))
+        daemon.send_all("broker", daemon.partitions.full_update(self.nodes, self.endpoints))
         patience = daemon.every(_PATIENCE_MS, self._still_loading, first_ms=0)
 
         def loaded() -> None:
@@ -193,7 +196,7 @@ class Startup:
             return
         self.served.add(worker)
         # Its port may be another one: everybody is told.
-        daemon.send_all("broker", daemon.partitions.full_update(self.nodes))
+        daemon.send_all("broker", daemon.partitions.full_update(self.nodes, self.endpoints))
         daemon.assignment.assign([entry for entry in daemon.partitions.of(worker) if not entry.is_assigned])
 
     def _failed(self, error: Exception) -> None:
@@ -201,3 +204,13 @@ class Startup:
         if not known:
             _log.error("the catalogue failed", exc_info=error)
         self._daemon.fatal(error if known else DaemonError(detail=f"a bug in the catalogue: {error!r}"))  # type: ignore[arg-type]
+
+
+def _told(listener: Listener, bound: Endpoint, worker: int | None) -> Endpoint:
+    """What clients of a listener are told. `worker`: its number, where host and port are those of advertised.listeners."""
+    host = listener.host or bound.host
+    if host in _EVERY_ADDRESS:
+        # Nobody can connect to "every address": clients are told this machine's name, as by Kafka.
+        host = socket.gethostname()
+    port = listener.port + worker if worker is not None and listener.port else bound.port
+    return Endpoint(listener.name, host, port, int(listener.protocol))

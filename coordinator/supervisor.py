@@ -25,6 +25,7 @@ from typing import Protocol
 import msgspec
 import zmq
 
+from compactd.config.listeners import SecurityProtocol, format_address
 from compactd.config.settings import DaemonConfig
 from compactd.coordinator.control_messages import WorkerStatus
 from compactd.coordinator.exits import explain_exit
@@ -415,7 +416,9 @@ class Supervisor:
             worker.failed = message
             return
         elif isinstance(message, Listening):
-            worker.address = f"{message.host}:{message.port}"
+            # Where this program's own commands connect: they don't log in.
+            plain = [each for each in message.endpoints if each.protocol == SecurityProtocol.PLAINTEXT]
+            worker.address = format_address(*next((each.host, each.port) for each in (*plain, *message.endpoints)))
         self._listener.received(worker.id, message)
 
     def _hello(self, identity: bytes, hello: Hello) -> None:

@@ -24,6 +24,15 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Base of all messages."""
 
 
+class Endpoint(msgspec.Struct, frozen=True):
+    """An address of a broker under a listener's name. `protocol`: config.listeners.SecurityProtocol."""
+
+    listener: str
+    host: str
+    port: int
+    protocol: int = 0
+
+
 # ---- every worker
 
 
@@ -48,22 +57,17 @@ class Welcome(Message, frozen=True, kw_only=True, tag=True):
     #: "text" or "json", and the least level, of the log that the worker writes to stderr.
     log_format: str = "text"
     log_level: str = "info"
-    #: Broker only: its Kafka node id, where to listen (port 0: any free one), and what clients are told.
+    #: Broker only: its Kafka node id, and where to listen (port 0: any free one).
     node_id: int = -1
-    listen_host: str = ""
-    listen_port: int = 0
-    advertised_host: str = ""
-    #: 0: the port that was bound.
-    advertised_port: int = 0
+    listen: tuple[Endpoint, ...] = ()
     version: int = VERSION
 
 
 class Listening(Message, frozen=True, kw_only=True, tag=True):
-    """Broker to coordinator, after Welcome and before anything else: its socket is bound. It takes connections from the
-    first full CatalogueUpdate on."""
+    """Broker to coordinator, after Welcome and before anything else: its sockets are bound, in the order of
+    Welcome.listen. It takes connections from the first full CatalogueUpdate on."""
 
-    host: str
-    port: int
+    endpoints: tuple[Endpoint, ...]
 
 
 class Heartbeat(Message, frozen=True, kw_only=True, tag=True):
@@ -465,9 +469,11 @@ class CatalogueUpdate(Message, frozen=True, kw_only=True, tag=True):
     client_metrics: dict[str, dict[str, str]] = {}
     #: Finalized features: name to level.
     features: dict[str, int] = {}
-    #: Broker workers as Kafka nodes: node id, host, port by worker number.
+    #: Broker workers as Kafka nodes: node id, host, port by worker number; and what clients of each listener are told in
+    #: place of host and port. Where there is none of that, there is one listener.
     nodes: tuple[tuple[int, str, int], ...] = ()
     #: What concerns who a client is: all there is, or None where nothing of the kind changed.
+    endpoints: tuple[tuple[Endpoint, ...], ...] = ()
     quotas: tuple[ClientQuota, ...] | None = None
     credentials: tuple[ScramCredential, ...] | None = None
     acls: tuple[AccessRule, ...] | None = None

@@ -60,7 +60,7 @@ def test_a_topic_level_setting_has_kafkas_type_default_and_range(name: str) -> N
 
 
 # Kafka rebinds a running broker's listeners; here they need a restart.
-_RESTART_HERE = {"listeners", "advertised.listeners"}
+_RESTART_HERE = {"listeners", "advertised.listeners", "listener.security.protocol.map"}
 
 # Where KafkaConfig itself checks what its definition doesn't, or compactd is stricter with good reason.
 _CHECKED_ELSEWHERE = {

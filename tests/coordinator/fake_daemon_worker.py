@@ -22,6 +22,7 @@ from compactd.workers.messages import (
     CheckRetention,
     DeleteLater,
     DeleterState,
+    Endpoint,
     LetGo,
     LetGoDone,
     Listening,
@@ -65,7 +66,8 @@ def state_of(part: PartitionAssignment, end: int) -> PartitionState:
 
 
 def broker(channel: Channel, clock: Clock) -> Stopped | None:
-    listener = socket.create_server((channel.welcome.listen_host or "127.0.0.1", channel.welcome.listen_port))
+    wanted = channel.welcome.listen[0]
+    listener = socket.create_server((wanted.host or "127.0.0.1", wanted.port))
     if (_DIR / "port-is-taken").exists():
         raise WorkerBootError(detail="the port is taken")
     if (_DIR / "bug").exists():
@@ -74,7 +76,7 @@ def broker(channel: Channel, clock: Clock) -> Stopped | None:
         importlib.import_module("compactd.nowhere")
     owned: dict[str, PartitionAssignment] = {}
     with listener:
-        channel.send(Listening(host="127.0.0.1", port=listener.getsockname()[1]))
+        channel.send(Listening(endpoints=(Endpoint(wanted.listener, "127.0.0.1", listener.getsockname()[1]),)))
         note(channel, f"listening node {channel.welcome.node_id} port {listener.getsockname()[1]}")
         while True:
             message = channel.receive()

@@ -31,7 +31,14 @@ from compactd.workers.catalogue_messages import (
     arguments_of,
     to_raw,
 )
-from compactd.workers.messages import CataloguePartition, CatalogueTopic, CatalogueUpdate, Message, PartitionState
+from compactd.workers.messages import (
+    CataloguePartition,
+    CatalogueTopic,
+    CatalogueUpdate,
+    Endpoint,
+    Message,
+    PartitionState,
+)
 
 WORKER = Path(__file__).parent / "fake_daemon_worker.py"
 
@@ -54,7 +61,9 @@ class FakeCatalogue:
             name, count = spec.split(":")
             self._add(name, int(count), {})
 
-    def start(self, nodes: tuple[tuple[int, str, int], ...]) -> CatalogueUpdate:
+    def start(
+        self, nodes: tuple[tuple[int, str, int], ...], endpoints: tuple[tuple[Endpoint, ...], ...] = ()
+    ) -> CatalogueUpdate:
         self.nodes = nodes
         return self._update(list(self.topics), full=True)
 

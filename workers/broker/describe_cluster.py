@@ -32,7 +32,7 @@ async def describe_cluster(context: Context, header: RequestHeader, request: Any
             "controller_id": -1,
             "cluster_authorized_operations": NOT_ASKED,
         }
-    nodes = context.image.nodes
+    nodes = context.image.nodes_at(header.peer.listener)
     return {
         "error_code": ErrorCode.NONE,
         "error_message": None,

@@ -52,7 +52,7 @@ async def describe_topic_partitions(context: Context, header: RequestHeader, req
                 "is_internal": topic.is_internal,
                 "partitions": [
                     {
-                        **describe_partition(context, topic.partitions[number]),
+                        **describe_partition(context, topic.partitions[number], header.peer.listener),
                         "eligible_leader_replicas": [],
                         "last_known_elr": [],
                     }

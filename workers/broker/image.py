@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from compactd.storage.names import parse_uuid
@@ -13,6 +13,7 @@ from compactd.workers.messages import (
     CatalogueTopic,
     CatalogueUpdate,
     ClientQuota,
+    Endpoint,
     ScramCredential,
 )
 
@@ -61,6 +62,7 @@ class CatalogueImage:
         self.features: Mapping[str, int] = {}
         #: By worker number.
         self.nodes: tuple[Node, ...] = ()
+        self._nodes_at: dict[str, tuple[Node, ...]] = {}
         self.offline_log_dirs: set[str] = set()
         #: Replaced, never changed: who derives something from them compares by identity.
         self.quotas: tuple[ClientQuota, ...] = ()
@@ -77,9 +79,14 @@ class CatalogueImage:
         found = self.topics.get(topic)
         return None if found is None else found.partitions.get(number)
 
-    def leader(self, partition: CataloguePartition) -> Node | None:
-        """The node that serves a partition; None: its worker is not known yet."""
-        return self.nodes[partition.worker] if 0 <= partition.worker < len(self.nodes) else None
+    def nodes_at(self, listener: str) -> tuple[Node, ...]:
+        """By worker number, as clients of a listener are told of them; none where clients are not told of the listener."""
+        return self._nodes_at.get(listener, ()) if self._nodes_at else self.nodes
+
+    def leader(self, partition: CataloguePartition, listener: str | None = None) -> Node | None:
+        """The node that serves a partition, as clients of a listener reach it; None: its worker is not known yet."""
+        nodes = self.nodes if listener is None else self.nodes_at(listener)
+        return nodes[partition.worker] if 0 <= partition.worker < len(nodes) else None
 
     def __iter__(self) -> Iterator[Topic]:
         """Topics by name, ascending."""
@@ -110,6 +117,7 @@ class CatalogueImage:
             self.features = update.features
         if update.nodes:
             self.nodes = tuple(Node(*node) for node in update.nodes)
+            self._nodes_at = _by_listener(self.nodes, update.endpoints)
         if update.quotas is not None:
             self.quotas = update.quotas
         if update.credentials is not None:
@@ -124,6 +132,14 @@ class CatalogueImage:
             return []
         self.by_id.pop(topic.topic_id, None)
         return [name]
+
+
+def _by_listener(nodes: Sequence[Node], endpoints: Sequence[Sequence[Endpoint]]) -> dict[str, tuple[Node, ...]]:
+    found: dict[str, list[Node]] = {}
+    for node, of_node in zip(nodes, endpoints, strict=False):
+        for each in of_node:
+            found.setdefault(each.listener, []).append(Node(node.node_id, each.host, each.port))
+    return {listener: tuple(at) for listener, at in found.items()}
 
 
 def _merge(known: dict[str, Mapping[str, str]], changed: Mapping[str, Mapping[str, str]], full: bool) -> None:

@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from compactd.config.errors import WorkerBootError
 from compactd.config.flat import unflatten
 from compactd.config.settings import DaemonConfig
 from compactd.workers import log_output
 from compactd.workers.broker.context import CatalogueClient, Context
 from compactd.workers.broker.groups.coordinator import GroupCoordinator
 from compactd.workers.broker.image import CatalogueImage
+from compactd.workers.broker.listening import bind_all
 from compactd.workers.broker.loading import Loading
 from compactd.workers.broker.partitions import Partitions
 from compactd.workers.broker.requests import load_handlers
@@ -31,6 +31,7 @@ from compactd.workers.messages import (
     CatalogueUpdate,
     Failed,
     Listening,
+    Endpoint,
     Message,
     Reconfigure,
     Stop,
@@ -104,17 +105,15 @@ class Broker:
         load_handlers()
         self.context.part(GroupCoordinator)
         self.server = Server(self.context, _limits(config))
-        self._listener: socket.socket | None = None
+        self._listening: list[tuple[Endpoint, socket.socket]] = []
         self._stopped = self.loop.create_future()
         self._stop_reason = ""
         self._expiring: asyncio.TimerHandle | None = None
 
     async def serve(self) -> Stopped:
         """Until Stop; returns the last words."""
-        welcome = self.channel.welcome
-        self._listener = _bind(welcome.listen_host, welcome.listen_port)
-        host, port = self._listener.getsockname()[:2]
-        self.channel.send(Listening(host=host, port=port))
+        self._listening = bind_all(self.channel.welcome.listen)
+        self.channel.send(Listening(endpoints=tuple(endpoint for endpoint, _ in self._listening)))
         self.channel.set_phase("loading")
         self.loop.add_reader(self.channel.fileno(), self._receive)
         self._plan_expiry()
@@ -124,8 +123,8 @@ class Broker:
             return await self._stop()
         finally:
             self.loop.remove_reader(self.channel.fileno())
-            if self._listener is not None:
-                self._listener.close()
+            for _, listener in self._listening:
+                listener.close()
 
     async def _stop(self) -> Stopped:
         if self._expiring is not None:
@@ -166,10 +165,11 @@ class Broker:
         gone = self.context.image.apply(update)
         if gone:
             self.context.topics_gone(gone)
-        if update.full and self._listener is not None:
+        if update.full and self._listening:
             # From here on clients can be told the truth.
-            listener, self._listener = self._listener, None
-            self.server.start(listener)
+            listening, self._listening = self._listening, []
+            for endpoint, listener in listening:
+                self.server.start(listener, endpoint.listener)
             self.channel.set_phase("serving")
 
     def _reconfigured(self, settings: Mapping[str, str]) -> None:
@@ -196,22 +196,3 @@ def _limits(config: DaemonConfig) -> Limits:
         connections_per_ip=config.max_connections_per_ip,
         max_idle_ms=config.connections_max_idle_ms,
     )
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet."""
-    try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise WorkerBootError(detail=f"cannot listen on {host}:{port}: {error}") from error
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6 and not host:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listener.bind(address)
-    except OSError as error:
-        listener.close()
-        raise WorkerBootError(detail=f"cannot listen on {host}:{port}: {error}") from error
-    return listener

@@ -24,6 +24,8 @@ TOPIC_OPERATIONS = 3576
 CLUSTER_OPERATIONS = 8096
 GROUP_OPERATIONS = 3400
 NOT_ASKED = -(2**31)
+#: From this version on clients know that a leader may not have the listener that they came by (KIP-103).
+_WITH_LISTENERS = 6
 
 
 @handles(METADATA, 0, 13)
@@ -32,17 +34,17 @@ async def metadata(context: Context, header: RequestHeader, request: Any) -> dic
     version = header.version
     asked = request.topics
     if asked is None or (version == 0 and not asked):
-        topics = [_described(context, topic, request) for topic in context.image]
+        topics = [_described(context, header, topic, request) for topic in context.image]
     elif 10 <= version <= 11 and any(each.topic_id is not None or each.name is None for each in asked):
         return _refused(asked)
     elif any(getattr(each, "topic_id", None) is not None for each in asked):
-        topics = [_by_id(context, each.topic_id, request) for each in asked if each.topic_id is not None]
+        topics = [_by_id(context, header, each.topic_id, request) for each in asked if each.topic_id is not None]
     else:
-        topics = await _by_name(context, [each.name for each in asked], request)
+        topics = await _by_name(context, header, [each.name for each in asked], request)
     return {
         "brokers": [
             {"node_id": node.node_id, "host": node.host, "port": node.port, "rack": None}
-            for node in context.image.nodes
+            for node in context.image.nodes_at(header.peer.listener)
         ],
         "cluster_id": context.image.cluster_id,
         "controller_id": _controller(context),
@@ -71,7 +73,9 @@ def _refused(asked: Iterable[Any]) -> dict[str, Any]:
     return {"topics": topics, "controller_id": -1, "cluster_authorized_operations": NOT_ASKED}
 
 
-async def _by_name(context: Context, names: Sequence[str | None], request: Any) -> list[dict[str, Any]]:
+async def _by_name(
+    context: Context, header: RequestHeader, names: Sequence[str | None], request: Any
+) -> list[dict[str, Any]]:
     wanted = list(dict.fromkeys(name or "" for name in names))
     missing = [name for name in wanted if name not in context.image.topics]
     # Internal topics have settings of their own; who needs one makes it.
@@ -82,7 +86,7 @@ async def _by_name(context: Context, names: Sequence[str | None], request: Any) 
     for name in wanted:
         topic = context.image.topic(name)
         if topic is not None:
-            found.append(_described(context, topic, request))
+            found.append(_described(context, header, topic, request))
         else:
             good = is_topic_name(name)
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if good else ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -103,11 +107,11 @@ async def create_topics(context: Context, names: Sequence[str]) -> None:
             _LOGGER.warning("%s could not be created for a client: %s", result.name, result.message)
 
 
-def _by_id(context: Context, topic_id: uuid.UUID, request: Any) -> dict[str, Any]:
+def _by_id(context: Context, header: RequestHeader, topic_id: uuid.UUID, request: Any) -> dict[str, Any]:
     topic = context.image.topic_of_id(topic_id)
     if topic is None:
         return _missing(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id, request)
-    return _described(context, topic, request)
+    return _described(context, header, topic, request)
 
 
 def _missing(error: ErrorCode, name: str | None, topic_id: uuid.UUID | None, request: Any) -> dict[str, Any]:
@@ -124,24 +128,32 @@ def _operations(request: Any) -> int:
     return TOPIC_OPERATIONS if getattr(request, "include_topic_authorized_operations", False) else NOT_ASKED
 
 
-def _described(context: Context, topic: Topic, request: Any) -> dict[str, Any]:
+def _described(context: Context, header: RequestHeader, topic: Topic, request: Any) -> dict[str, Any]:
     return {
         "error_code": ErrorCode.NONE,
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
-        "partitions": [describe_partition(context, each) for each in topic.partitions.values()],
+        "partitions": [
+            describe_partition(context, each, header.peer.listener, header.version) for each in topic.partitions.values()
+        ],
         "topic_authorized_operations": _operations(request),
     }
 
 
-def describe_partition(context: Context, partition: CataloguePartition) -> dict[str, Any]:
-    """A partition as Metadata and DescribeTopicPartitions tell of it."""
-    leader = context.image.leader(partition)
+def describe_partition(
+    context: Context, partition: CataloguePartition, listener: str, version: int = _WITH_LISTENERS
+) -> dict[str, Any]:
+    """A partition as Metadata (of a version) and DescribeTopicPartitions tell clients of a listener about it."""
+    leader = context.image.leader(partition, listener)
+    if leader is None and context.image.leader(partition) is not None and version >= _WITH_LISTENERS:
+        missing = ErrorCode.LISTENER_NOT_FOUND
+    else:
+        missing = ErrorCode.LEADER_NOT_AVAILABLE
     replica = -1 if leader is None else leader.node_id
     offline = not partition.online or partition.log_dir in context.partitions.offline_log_dirs
     return {
-        "error_code": ErrorCode.LEADER_NOT_AVAILABLE if leader is None else ErrorCode.NONE,
+        "error_code": missing if leader is None else ErrorCode.NONE,
         "partition_index": partition.partition,
         "leader_id": replica,
         "leader_epoch": partition.leader_epoch,

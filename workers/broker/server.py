@@ -1,4 +1,4 @@
-"""The listener: takes connections, within limits, and closes those that do nothing."""
+"""The listeners: take connections, within limits, and close those that do nothing."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Budget:
 
 
 class Server:
-    """One listening socket and its connections."""
+    """The listening sockets of a broker worker, and its connections."""
 
     def __init__(self, context: Context, limits: Limits) -> None:
         self.context = context
@@ -78,7 +78,8 @@ class Server:
         self.loop = asyncio.get_running_loop()
         self.scratch = bytearray(_RECEIVE_BYTES)
         self.budget = Budget(limits.queued_max_bytes)
-        self._listener: socket.socket | None = None
+        #: Listening sockets with the names of their listeners.
+        self._listening: dict[socket.socket, str] = {}
         self._connections: set[Connection] = set()
         self._by_host: dict[str, int] = {}
         self._sweep: asyncio.TimerHandle | None = None
@@ -88,35 +89,35 @@ class Server:
     def connections(self) -> int:
         return len(self._connections)
 
-    def start(self, listener: socket.socket) -> None:
-        """Takes connections on a bound socket from now on, and owns it."""
+    def start(self, listener: socket.socket, name: str) -> None:
+        """Takes connections on the bound socket of a listener from now on, and owns it."""
         listener.setblocking(False)
         listener.listen(_BACKLOG)
-        self._listener = listener
-        self.loop.add_reader(listener.fileno(), self._accept)
-        self._plan_sweep()
+        self._listening[listener] = name
+        self.loop.add_reader(listener.fileno(), self._accept, listener)
+        if self._sweep is None:
+            self._plan_sweep()
 
-    def _accept(self) -> None:
-        assert self._listener is not None
+    def _accept(self, listener: socket.socket) -> None:
         for _ in range(_ACCEPT_AT_ONCE):
             try:
-                client, address = self._listener.accept()
+                client, address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
                 if error.errno not in _NO_DESCRIPTOR:
                     raise
                 _LOGGER.error("no connection can be taken: %s", error)
-                self.loop.remove_reader(self._listener.fileno())
-                self.loop.call_later(_PAUSE_SECONDS, self._listen_again)
+                self.loop.remove_reader(listener.fileno())
+                self.loop.call_later(_PAUSE_SECONDS, self._listen_again, listener)
                 return
-            self._take(client, address)
+            self._take(client, address, self._listening[listener])
 
-    def _listen_again(self) -> None:
-        if self._listener is not None:
-            self.loop.add_reader(self._listener.fileno(), self._accept)
+    def _listen_again(self, listener: socket.socket) -> None:
+        if listener in self._listening:
+            self.loop.add_reader(listener.fileno(), self._accept, listener)
 
-    def _take(self, client: socket.socket, address: tuple[str, int]) -> None:
+    def _take(self, client: socket.socket, address: tuple[str, int], listener: str) -> None:
         host, port = address[0], address[1]
         of_host = self._by_host.get(host, 0)
         if len(self._connections) >= self.limits.connections or of_host >= self.limits.connections_per_ip:
@@ -128,7 +129,7 @@ class Server:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._by_host[host] = of_host + 1
-        self._connections.add(Connection(self, client, Peer(host, port)))
+        self._connections.add(Connection(self, client, Peer(host, port, listener=listener)))
 
     def gone(self, connection: Connection) -> None:
         """A connection has ended."""
@@ -164,8 +165,8 @@ class Server:
         self._closing = True
         if self._sweep is not None:
             self._sweep.cancel()
-        listener, self._listener = self._listener, None
-        if listener is not None:
+        listening, self._listening = self._listening, {}
+        for listener in listening:
             self.loop.remove_reader(listener.fileno())
             listener.close()
 

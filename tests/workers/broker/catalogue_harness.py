@@ -69,7 +69,7 @@ class CatalogueBroker(InProcessBroker):
 
     def _update(self, full: bool = False, topics: Sequence[CatalogueTopic] = (), deleted: Sequence[str] = ()) -> None:
         """The port is known: the catalogue starts, and tells everything."""
-        self.channel.put(self.catalogue.start(((NODE_ID, "127.0.0.1", self.port),)))
+        self.channel.put(self.catalogue.start(((NODE_ID, "127.0.0.1", self.port),), self._endpoints()))
 
     def _assign(self, update: CatalogueUpdate) -> int:
         """Has the broker own partitions that are new to it; 0: there are none."""

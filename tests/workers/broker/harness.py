@@ -38,6 +38,7 @@ from compactd.workers.messages import (
     CataloguePartition,
     CatalogueTopic,
     CatalogueUpdate,
+    Endpoint,
     Failed,
     Listening,
     Message,
@@ -139,13 +140,18 @@ class InProcessBroker:
         flat = flatten(
             StorageConfig.from_strings(storage), CleanerConfig.from_strings({}), DaemonConfig.from_strings(daemon)
         )
+        listen = tuple(
+            Endpoint(each.name, "127.0.0.1", 0, int(each.protocol))
+            for each in DaemonConfig.from_strings(daemon).open_listeners
+        )
         self.clock = MovedClock()
-        self.channel = FakeChannel(Welcome(settings=flat, node_id=NODE_ID, listen_host="127.0.0.1", listen_port=0))
+        self.channel = FakeChannel(Welcome(settings=flat, node_id=NODE_ID, listen=listen))
         self.channel.on_sent = self._catalogue
         self.clean = clean
         self.topics: dict[str, CatalogueTopic] = {}
         self.configs: dict[str, TopicConfig] = {}
         self.port = 0
+        self.ports: dict[str, int] = {}
         self.stopped: Stopped | None = None
         self.failure: BaseException | None = None
         self._offset = 0
@@ -170,7 +176,9 @@ class InProcessBroker:
             listening = self.channel.wait_for(lambda message: isinstance(message, Listening))
         except AssertionError:
             raise AssertionError(f"the broker did not listen: {self.failure!r}") from None
-        self.port = listening.port
+        #: Bound ports by listener; `port` is that of the first.
+        self.ports = {each.listener: each.port for each in listening.endpoints}
+        self.port = listening.endpoints[0].port
         self._update(full=True)
         assert self.channel.serving.wait(_SECONDS)
         return self
@@ -216,7 +224,14 @@ class InProcessBroker:
                 deleted=tuple(deleted),
                 features={"metadata.version": 33},
                 nodes=tuple(nodes),
+                endpoints=self._endpoints(),
             )
+        )
+
+    def _endpoints(self) -> tuple[tuple[Endpoint, ...], ...]:
+        return tuple(
+            tuple(Endpoint(name, "127.0.0.1", port + k) for name, port in self.ports.items())
+            for k in range(self._nodes)
         )
 
     def create(
@@ -351,9 +366,9 @@ class InProcessBroker:
 
     # ---- clients
 
-    def connect(self) -> RawClient:
-        """A connection that sends what it is told."""
-        return RawClient(self.port)
+    def connect(self, listener: str | None = None) -> RawClient:
+        """A connection that sends what it is told, to the first listener or the one named."""
+        return RawClient(self.port if listener is None else self.ports[listener])
 
 
 class RawClient:

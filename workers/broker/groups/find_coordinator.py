@@ -21,17 +21,17 @@ async def find_coordinator(context: Context, header: RequestHeader, request: Any
     """Creates the coordinator's topic where it is not there yet."""
     kind = getattr(request, "key_type", _GROUP)
     if header.version < _BATCHED:
-        found = await _find(context, header.version, kind, request.key)
+        found = await _find(context, header, kind, request.key)
         # Kafka says NONE here, and nothing in later versions.
         if not found["error_code"]:
             found["error_message"] = "NONE"
         del found["key"]
         return found
-    return {"coordinators": [await _find(context, header.version, kind, key) for key in request.coordinator_keys]}
+    return {"coordinators": [await _find(context, header, kind, key) for key in request.coordinator_keys]}
 
 
-async def _find(context: Context, version: int, kind: int, key: str) -> dict[str, Any]:
-    if kind not in (_GROUP, _TRANSACTION, _SHARE) or (kind == _SHARE and version < _WITH_SHARES):
+async def _find(context: Context, header: RequestHeader, kind: int, key: str) -> dict[str, Any]:
+    if kind not in (_GROUP, _TRANSACTION, _SHARE) or (kind == _SHARE and header.version < _WITH_SHARES):
         return _refused(key, ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {kind}")
     if kind != _GROUP:
         # Any other code would have clients ask for ever.
@@ -43,7 +43,7 @@ async def _find(context: Context, version: int, kind: int, key: str) -> dict[str
         await groups.create_topic()
         number = groups.partition_of(key)
     known = None if number is None else context.image.partition(OFFSETS_TOPIC, number)
-    node = None if known is None or not known.online else context.image.leader(known)
+    node = None if known is None or not known.online else context.image.leader(known, header.peer.listener)
     if node is None:
         return _refused(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator is not available.")
     return {
