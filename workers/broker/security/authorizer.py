@@ -1,58 +1,180 @@
-"""Whether a client may do what it asks (Kafka's StandardAuthorizer; facts: kafka-protocol 18)."""
+"""Whether a client may do what it asks (Kafka's StandardAuthorizer; facts: kafka-protocol 18).
+
+    if not context.part(Authorizer).allows(header, Operation.WRITE, Resource.TOPIC, "orders"): ...
+
+Only what clients ask is looked at: what the broker does on its own needs nobody's leave.
+"""
 
 from __future__ import annotations
 
-from enum import IntEnum
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Final
+
+from compactd.config.authorization import parse_super_users
+from compactd.workers.acl_messages import CLUSTER_NAME, Operation, Resource
+from compactd.workers.broker.security.access_rules import AccessRules, Decision
+from compactd.workers.messages import AccessRule
 
 if TYPE_CHECKING:
     from compactd.workers.broker.context import Context
     from compactd.workers.broker.requests import RequestHeader
 
-#: The one name of a resource of type CLUSTER.
-CLUSTER_NAME = "kafka-cluster"
+__all__ = ["CLUSTER_NAME", "NOT_ASKED", "Authorizer", "Operation", "Resource"]
 
+_LOGGER = logging.getLogger(__name__)
 
-class Operation(IntEnum):
-    """Kafka's AclOperation."""
+#: Authorized operations, where the client did not want to know.
+NOT_ASKED: Final = -(2**31)
 
-    UNKNOWN = 0
-    ANY = 1
-    ALL = 2
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-    CREATE_TOKENS = 13
-    DESCRIBE_TOKENS = 14
-    TWO_PHASE_COMMIT = 15
+#: Operations that a resource knows, as clients are told (AclEntry.supportedOperations).
+_SUPPORTED: dict[Resource, tuple[Operation, ...]] = {
+    Resource.TOPIC: (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DESCRIBE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    Resource.GROUP: (
+        Operation.READ,
+        Operation.DESCRIBE,
+        Operation.DELETE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    Resource.CLUSTER: (
+        Operation.CREATE,
+        Operation.CLUSTER_ACTION,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+        Operation.IDEMPOTENT_WRITE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+    ),
+}
 
+#: Decisions that are remembered; then all are made anew. Those about longer names are not remembered.
+_MOST_DECISIONS = 50_000
+_LONGEST_NAME = 300
+#: The same refusal is logged once in this time.
+_LOG_SECONDS = 60.0
+#: In place of a name: some resource of the type. No resource has this one.
+_SOME = "\0some"
+#: A name with which Kafka finds out who may do everything.
+_ANY_NAME = "hardcode"
 
-class Resource(IntEnum):
-    """Kafka's ResourceType."""
-
-    UNKNOWN = 0
-    ANY = 1
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
-    DELEGATION_TOKEN = 6
-    USER = 7
+#: Principal, address, operation, type and name of the resource.
+_Question = tuple[str, str, Operation, Resource, str]
 
 
 class Authorizer:
     """`context.part(Authorizer)`. Without authorizer.class.name everybody may do everything."""
 
     def __init__(self, context: Context) -> None:
+        config = context.config
+        #: Whether there is anything to ask about.
+        self.enabled = bool(config.authorizer_class_name)
+        self._super_users = parse_super_users(config.super_users)
+        self._without_acls = config.allow_everyone_if_no_acl_found
         self._image = context.image
+        self._time = context.loop.time
+        self._acls: tuple[AccessRule, ...] | None = None
+        self._rules = AccessRules()
+        self._decided: dict[_Question, bool] = {}
+        self._logged: dict[_Question, float] = {}
 
-    def allows(self, header: RequestHeader, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> bool:
-        """Whether the client that sent `header` may do `operation` on the resource of this type and name."""
-        return True
+    def allows(
+        self,
+        header: RequestHeader,
+        operation: Operation,
+        resource: Resource,
+        name: str = CLUSTER_NAME,
+        *,
+        log: bool = True,
+    ) -> bool:
+        """Whether the client that sent `header` may do `operation` on the resource of this type and name.
+
+        `log` False: it did not ask for it (a filter, or what would do as well), so that a refusal is no news.
+        """
+        if not self.enabled:
+            return True
+        peer = header.peer
+        question = (peer.principal, peer.host, operation, resource, name)
+        if self._image.acls is not self._acls:
+            self._renew()
+        allowed = self._decided.get(question)
+        if allowed is None:
+            allowed = self._remember(question)
+        if log and not allowed:
+            self._log_refusal(question, header)
+        return allowed
+
+    def allows_some(self, header: RequestHeader, operation: Operation, resource: Resource) -> bool:
+        """Whether the client may do `operation` on some resource of this type (KIP-679)."""
+        return self.allows(header, operation, resource, _SOME)
+
+    def operations(self, header: RequestHeader, resource: Resource, name: str = CLUSTER_NAME) -> int:
+        """What the client may do with a resource: bits, by the numbers of operations (KIP-430)."""
+        return sum(
+            1 << operation
+            for operation in _SUPPORTED[resource]
+            if self.allows(header, operation, resource, name, log=False)
+        )
+
+    # ---- deciding
+
+    def _renew(self) -> None:
+        self._acls = self._image.acls
+        self._rules = AccessRules(self._acls)
+        self._decided.clear()
+        self._logged.clear()
+
+    def _remember(self, question: _Question) -> bool:
+        allowed = self._decide(question)
+        if len(question[-1]) <= _LONGEST_NAME:
+            if len(self._decided) >= _MOST_DECISIONS:
+                self._decided.clear()
+            self._decided[question] = allowed
+        return allowed
+
+    def _decide(self, question: _Question) -> bool:
+        principal, host, operation, resource, name = question
+        if principal in self._super_users:
+            return True
+        if name == _SOME:
+            # Who may do it with whichever resource may do it with this one.
+            everywhere = self._rules.decide(principal, host, operation, resource, _ANY_NAME)
+            return self._allowed(everywhere) or self._rules.allows_some(principal, host, operation, resource)
+        return self._allowed(self._rules.decide(principal, host, operation, resource, name))
+
+    def _allowed(self, decision: Decision) -> bool:
+        return decision.allowed or (self._without_acls and not decision.has_rules)
+
+    def _log_refusal(self, question: _Question, header: RequestHeader) -> None:
+        principal, host, operation, resource, name = question
+        shown = (principal, host, operation, resource, name[:_LONGEST_NAME])
+        now = self._time()
+        if now - self._logged.get(shown, -_LOG_SECONDS) < _LOG_SECONDS:
+            return
+        if len(self._logged) >= _MOST_DECISIONS:
+            self._logged.clear()
+        self._logged[shown] = now
+        rule = None if name == _SOME else self._rules.decide(*question).rule
+        _LOGGER.info(
+            "%s may not %s",
+            principal,
+            operation.name,
+            extra={
+                "fields": {
+                    "host": host,
+                    "resource": resource.name,
+                    "name": "any" if name == _SOME else shown[-1],
+                    "api": header.api_key,
+                    "client_id": header.client_id,
+                    "because": "no ACL allows it" if rule is None else f"ACL {rule.id} denies it",
+                }
+            },
+        )

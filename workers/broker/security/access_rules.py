@@ -1,0 +1,147 @@
+"""ACLs, sorted so that those of one resource are found at once, and what they say (StandardAuthorizerData; facts:
+kafka-protocol 18.1).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from compactd.workers.acl_hosts import AddressRange, host_text, parse_host, parse_range
+from compactd.workers.acl_messages import WILDCARD, Operation, PatternType, Permission
+from compactd.workers.messages import AccessRule
+
+#: Matches everybody.
+_EVERYBODY = "User:*"
+
+#: What permission for one operation permits beside it. Denial denies nothing else.
+_IMPLIED: dict[int, frozenset[int]] = {
+    Operation.READ: frozenset({Operation.DESCRIBE}),
+    Operation.WRITE: frozenset({Operation.DESCRIBE}),
+    Operation.DELETE: frozenset({Operation.DESCRIBE}),
+    Operation.ALTER: frozenset({Operation.DESCRIBE}),
+    Operation.ALTER_CONFIGS: frozenset({Operation.DESCRIBE_CONFIGS}),
+}
+_ALL_OPERATIONS = frozenset(Operation) - {Operation.UNKNOWN, Operation.ANY}
+
+
+class Decision(NamedTuple):
+    """What the ACLs of a resource come to."""
+
+    allowed: bool
+    #: The ACL that decided; None: none applies to this client and operation.
+    rule: AccessRule | None
+    #: There are ACLs of this resource, of whomever.
+    has_rules: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """An ACL with what is asked of it again and again."""
+
+    acl: AccessRule
+    allows: bool
+    operations: frozenset[int]
+    range: AddressRange | None
+
+    @classmethod
+    def of(cls, acl: AccessRule) -> _Rule:
+        allows = acl.permission == Permission.ALLOW
+        if acl.operation == Operation.ALL:
+            operations = _ALL_OPERATIONS
+        else:
+            operations = frozenset({acl.operation}) | (
+                _IMPLIED.get(acl.operation, frozenset()) if allows else frozenset()
+            )
+        addresses = None
+        if "/" in acl.host:
+            with contextlib.suppress(ValueError):  # it is nobody's address
+                addresses = parse_range(acl.host)
+        return cls(acl, allows, operations, addresses)
+
+    def is_about(self, principal: str, host: str) -> bool:
+        """Whether it is about a client."""
+        acl = self.acl
+        if acl.principal not in (principal, _EVERYBODY):
+            return False
+        if acl.host in (WILDCARD, host):
+            return True
+        if self.range is None:
+            return False
+        address = parse_host(host)
+        return address is not None and self.range.contains(address)
+
+
+class AccessRules:
+    """Some ACLs. They don't change: other ACLs are another object."""
+
+    def __init__(self, acls: Iterable[AccessRule] = ()) -> None:
+        self._literal: dict[tuple[int, str], list[_Rule]] = {}
+        self._prefixed: dict[tuple[int, str], list[_Rule]] = {}
+        #: Lengths of the prefixes that there are, by resource type.
+        self._lengths: dict[int, set[int]] = {}
+        for acl in acls:
+            place = (acl.resource_type, acl.resource_name)
+            if acl.pattern_type == PatternType.PREFIXED:
+                self._prefixed.setdefault(place, []).append(_Rule.of(acl))
+                self._lengths.setdefault(acl.resource_type, set()).add(len(acl.resource_name))
+            else:
+                self._literal.setdefault(place, []).append(_Rule.of(acl))
+
+    def _of(self, resource: int, name: str) -> Iterator[_Rule]:
+        """All rules of a resource."""
+        yield from self._literal.get((resource, name), ())
+        if name != WILDCARD:
+            yield from self._literal.get((resource, WILDCARD), ())
+        for length in self._lengths.get(resource, ()):
+            if length <= len(name):
+                yield from self._prefixed.get((resource, name[:length]), ())
+
+    def decide(self, principal: str, host: str, operation: int, resource: int, name: str) -> Decision:
+        """Denial comes first, then permission; whoever is neither denied nor permitted is not allowed.
+
+        `host`: a client's address, in any form.
+        """
+        host = host_text(host)
+        allowing: AccessRule | None = None
+        has_rules = False
+        for rule in self._of(resource, name):
+            has_rules = True
+            if operation in rule.operations and rule.is_about(principal, host):
+                if not rule.allows:
+                    return Decision(False, rule.acl, True)
+                allowing = rule.acl
+        return Decision(allowing is not None, allowing, has_rules)
+
+    def allows_some(self, principal: str, host: str, operation: int, resource: int) -> bool:
+        """Whether there is a resource of this type with which a client may do this (Authorizer.authorizeByResourceType).
+
+        As Kafka finds it: from the patterns that permit, those that patterns of denial cover are taken away. Permission
+        for another operation counts for nothing here.
+        """
+        host = host_text(host)
+        allowed: set[tuple[int, str]] = set()
+        denied: set[tuple[int, str]] = set()
+        for rule in self._all_of(resource):
+            acl = rule.acl
+            if acl.operation in (operation, Operation.ALL) and rule.is_about(principal, host):
+                (allowed if rule.allows else denied).add((acl.pattern_type, acl.resource_name))
+        everything = (PatternType.LITERAL, WILDCARD)
+        if everything in denied:
+            return False
+        if everything in allowed:
+            return True
+        prefixes = {name for pattern, name in denied if pattern == PatternType.PREFIXED}
+        return any(
+            not (pattern == PatternType.LITERAL and (pattern, name) in denied)
+            and not any(name[:length] in prefixes for length in range(1, len(name) + 1))
+            for pattern, name in allowed
+        )
+
+    def _all_of(self, resource: int) -> Iterator[_Rule]:
+        for places in (self._literal, self._prefixed):
+            for (kind, _), rules in places.items():
+                if kind == resource:
+                    yield from rules
