@@ -72,7 +72,7 @@ class TimedWork(Generic[_T]):
                 thrown = error
 
 
-class _Kind:
+class QuotaKind:
     """The quotas of one kind, and the rates of those who have one."""
 
     def __init__(self, key: str, windows: Windows) -> None:
@@ -138,9 +138,9 @@ class ClientQuotas:
         self._context = context
         config = context.config
         self.windows = Windows(config.quota_window_num, config.quota_window_size_seconds)
-        self._produced = _Kind(PRODUCER_BYTE_RATE, self.windows)
-        self._fetched = _Kind(CONSUMER_BYTE_RATE, self.windows)
-        self._time = _Kind(REQUEST_PERCENTAGE, self.windows)
+        self._produced = QuotaKind(PRODUCER_BYTE_RATE, self.windows)
+        self._fetched = QuotaKind(CONSUMER_BYTE_RATE, self.windows)
+        self._time = QuotaKind(REQUEST_PERCENTAGE, self.windows)
         self._seen: tuple[ClientQuota, ...] = ()
         #: Answers that told a client to keep still, and for how many milliseconds in all.
         self.throttled = 0

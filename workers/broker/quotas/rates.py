@@ -77,14 +77,13 @@ class Rate:
         missing = self.windows.count - 1 - elapsed // width
         if missing > 0:
             elapsed += missing * width
-        if elapsed == 0:
-            return (math.inf if total > 0 else 0.0), 0
+        elapsed = max(elapsed, 1)
         return total / (elapsed / 1000), elapsed
 
     def throttle_ms(self, limit: float, now_ms: int) -> int:
         """How long nothing must come for the rate to be back at `limit`; 0: it is not above it."""
         rate, elapsed = self.measure(now_ms)
-        if rate <= limit or elapsed == 0:
+        if rate <= limit:
             return 0
         return java_round((rate - limit) / limit * elapsed)
 

@@ -133,7 +133,8 @@ public class Oracle {
             }
             case "loadAll" -> OracleStart.serve(q, a);
             case "tool", "startTool", "awaitTool", "interruptTool" -> OracleTool.serve(op, q, a);
-            case "createTopics", "produce", "consume", "commitOffsets", "groupOffsets" -> OracleClient.serve(op, q, a);
+            case "createTopics", "produce", "consume", "commitOffsets", "groupOffsets", "readAsMember", "transform" -> OracleClient.serve(op, q, a);
+            case "quotas" -> OracleQuota.serve(q, a);
             default -> log(id).serve(op, q, a);
         }
     }
