@@ -73,6 +73,8 @@ from compactd.workers.messages import (
     PartitionsReady,
     PartitionState,
     PartitionStates,
+    PeerAnswer,
+    PeerRequest,
     Stopped,
     Welcome,
 )
@@ -112,10 +114,10 @@ class Daemon:
         self.metrics_address = ""
         #: (node id, host, port) that clients are told, by broker worker.
         self.nodes: dict[WorkerId, tuple[int, str, int]] = {}
-        self.partitions = Partitions()
-        self._parts = parts
         #: The same by listener.
         self.endpoints: dict[WorkerId, tuple[Endpoint, ...]] = {}
+        self.partitions = Partitions()
+        self._parts = parts
         self._command = command
         self._environment = dict(environment or {})
         self._started = started
@@ -360,6 +362,8 @@ class Daemon:
             self.take_states(message.states)
         elif isinstance(message, PartitionsReady):
             self.assignment.loaded(message)
+        elif isinstance(message, (PeerRequest, PeerAnswer)):
+            self._pass_on(message)
         elif isinstance(message, CatalogueChange):
             self.changes.asked_by(worker, message)
         elif isinstance(message, Listening):
@@ -373,6 +377,14 @@ class Daemon:
                 self._stopping.broker_stopped(worker, message.log_dirs_clean)
         else:
             self.cleaning.received(worker, message)
+
+    def _pass_on(self, message: PeerRequest | PeerAnswer) -> None:
+        """From one broker to another."""
+        asker = WorkerId("broker", message.asker)
+        target = asker if isinstance(message, PeerAnswer) else WorkerId("broker", message.worker)
+        if not self.supervisor.send(target, message) and isinstance(message, PeerRequest):
+            refusal = PeerAnswer(asker=message.asker, number=message.number, error=f"{target} is not there")
+            self.supervisor.send(asker, refusal)
 
     def take_states(self, states: Sequence[PartitionState]) -> None:
         """New states of partitions, from their owner."""

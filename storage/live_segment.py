@@ -56,6 +56,8 @@ class Resources:
 
     files: OpenFiles = field(default_factory=OpenFiles)
     indexes: IndexCache = field(default_factory=IndexCache)
+    #: transaction.partition.verification.enable: the first batch of a transaction has to be verified (KIP-890).
+    verifies_transactions: bool = False
 
 
 class Located(NamedTuple):

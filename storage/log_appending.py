@@ -232,7 +232,11 @@ class LogAppending(LogReading):
             if header.producer_id >= 0:
                 if changes is None:
                     changes = ProducerChanges(
-                        self.producers, origin, self.home.path, transaction_version, self.verifies_transactions
+                        self.producers,
+                        origin,
+                        self.home.path,
+                        transaction_version,
+                        local.resources.verifies_transactions,
                     )
                 if origin is Origin.CLIENT and (known := changes.duplicate(header)) is not None:
                     return Appended(

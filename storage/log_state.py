@@ -84,8 +84,6 @@ class LogState:
         if topic_id is not None:
             self.assign_topic_id(topic_id)
         self._note_first_unstable()
-        #: transaction.partition.verification.enable of a broker: the first batch of a transaction has to be verified.
-        self.verifies_transactions = False
         self.sole_replica = sole_replica
         if sole_replica:
             self.update_high_watermark(self.log_end_offset)

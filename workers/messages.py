@@ -472,8 +472,8 @@ class CatalogueUpdate(Message, frozen=True, kw_only=True, tag=True):
     #: Broker workers as Kafka nodes: node id, host, port by worker number; and what clients of each listener are told in
     #: place of host and port. Where there is none of that, there is one listener.
     nodes: tuple[tuple[int, str, int], ...] = ()
-    #: What concerns who a client is: all there is, or None where nothing of the kind changed.
     endpoints: tuple[tuple[Endpoint, ...], ...] = ()
+    #: What concerns who a client is: all there is, or None where nothing of the kind changed.
     quotas: tuple[ClientQuota, ...] | None = None
     credentials: tuple[ScramCredential, ...] | None = None
     acls: tuple[AccessRule, ...] | None = None
@@ -495,12 +495,36 @@ class CatalogueChanged(Message, frozen=True, kw_only=True, tag=True):
     results: msgspec.Raw
 
 
+# ---- brokers among themselves
+
+
+class PeerRequest(Message, frozen=True, kw_only=True, tag=True):
+    """Broker to coordinator, and on to broker `worker`: workers.broker.peers says what may be asked."""
+
+    #: Number of the worker that asks, and of its question.
+    asker: int
+    number: int
+    worker: int
+    operation: str
+    arguments: msgspec.Raw
+
+
+class PeerAnswer(Message, frozen=True, kw_only=True, tag=True):
+    """Broker to coordinator, and on to `asker`; from the coordinator itself where the other is not there."""
+
+    asker: int
+    number: int
+    #: Why there are no results; "": there are.
+    error: str = ""
+    results: msgspec.Raw = msgspec.Raw(b"\xc0")
+
+
 AnyMessage = (
     Hello | Welcome | Listening | Heartbeat | Reconfigure | Stop | Stopped | Failed
     | AssignPartitions | PartitionsReady | ReleasePartitions | PartitionsReleased | PartitionStates | ConfigChanged | LogDirFailed
     | PrepareClean | CleanJob | CleanThrottle | CleanProgress | GroupReady | GroupSwapped | CleanDone | AbortClean
     | CheckRetention | RetentionDecided | LetGo | LetGoDone | DeleteLater | DeleterState | UndoClean | UndoDone | KeepFiles
-    | CatalogueUpdate | CatalogueChange | CatalogueChanged
+    | CatalogueUpdate | CatalogueChange | CatalogueChanged | PeerRequest | PeerAnswer
 )  # fmt: skip
 
 _ENCODER = msgspec.msgpack.Encoder()

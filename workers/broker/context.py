@@ -42,7 +42,7 @@ class CatalogueClient:
     """Asks the coordinator for changes of the catalogue."""
 
     def __init__(self, channel: Sends) -> None:
-        self._channel = channel
+        self.channel = channel
         self._next_id = 0
         self._waiting: dict[int, asyncio.Future[msgspec.Raw]] = {}
 
@@ -56,7 +56,7 @@ class CatalogueClient:
         future: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
         self._waiting[request_id] = future
         try:
-            self._channel.send(
+            self.channel.send(
                 CatalogueChange(
                     request_id=request_id, operation=operation, arguments=msgspec.Raw(msgspec.msgpack.encode(arguments))
                 )

@@ -23,16 +23,20 @@ from compactd.workers.broker.image import CatalogueImage
 from compactd.workers.broker.listening import bind_all
 from compactd.workers.broker.loading import Loading
 from compactd.workers.broker.partitions import Partitions
+from compactd.workers.broker.peers import Peers
 from compactd.workers.broker.requests import load_handlers
 from compactd.workers.broker.server import Limits, Server
+from compactd.workers.broker.transactions.coordinator import TransactionCoordinator
 from compactd.workers.clock import Clock
 from compactd.workers.messages import (
     CatalogueChanged,
     CatalogueUpdate,
+    Endpoint,
     Failed,
     Listening,
-    Endpoint,
     Message,
+    PeerAnswer,
+    PeerRequest,
     Reconfigure,
     Stop,
     Stopped,
@@ -104,6 +108,7 @@ class Broker:
         )
         load_handlers()
         self.context.part(GroupCoordinator)
+        self.context.part(TransactionCoordinator)
         self.server = Server(self.context, _limits(config))
         self._listening: list[tuple[Endpoint, socket.socket]] = []
         self._stopped = self.loop.create_future()
@@ -153,6 +158,8 @@ class Broker:
                     self._stopped.set_result(None)
             case Reconfigure():
                 self._reconfigured(message.settings)
+            case PeerRequest() | PeerAnswer():
+                self.context.part(Peers).received(message)
             case CatalogueChanged():
                 self.context.catalogue.received(message)
             case Failed():
@@ -176,6 +183,7 @@ class Broker:
         context = self.context
         context.settings.update(settings)
         context.storage, _, context.config = unflatten(context.settings)
+        context.partitions.verify_transactions(context.config.transaction_partition_verification_enable)
         self.server.limits = _limits(context.config)
         log_output.set_level(context.config.log_level)
 

@@ -68,6 +68,10 @@ class Partitions:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
 
+    def verify_transactions(self, enable: bool) -> None:
+        """transaction.partition.verification.enable, of all logs."""
+        self._logs.resources.verifies_transactions = enable
+
     # ---- for handlers
 
     def get(self, topic: str, partition: int) -> Partition | None:

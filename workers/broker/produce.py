@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Protocol
 
 from compactd.config.errors import CompactdError, InvalidRecordError
@@ -42,7 +42,7 @@ _HEADER_SIZE = 61
 _LENGTH = struct.Struct(">i")
 _LENGTH_AT, _OVERHEAD = 8, 12
 _MAGIC_AT, _ATTRIBUTES_AT, _PRODUCER_AT = 16, 21, 43
-_PRODUCER = struct.Struct(">qh")
+_PRODUCER = struct.Struct(">qhi")
 _CODEC_MASK, _ZSTD, _TRANSACTIONAL = 7, 4, 0x10
 
 
@@ -56,8 +56,12 @@ class TransactionGate(Protocol):
         producer_id: int,
         producer_epoch: int,
         partitions: list[tuple[str, int]],
+        sequences: Sequence[int] = (),
     ) -> Awaitable[Mapping[tuple[str, int], ErrorCode]]:
-        """Verifies (up to v11) or adds (from v12) partitions to the open transaction; errors of those that may not write."""
+        """Verifies (up to Produce v11) or adds partitions to the open transaction; errors of those that may not be written.
+
+        `sequences`: the first of what is about to be appended to each; left out for what has none.
+        """
 
 
 class Transactions:
@@ -198,15 +202,15 @@ async def _check_transaction(
     context: Context, header: RequestHeader, request: ProduceRequest
 ) -> Mapping[tuple[str, int], ErrorCode]:
     """Errors by topic and partition; under ("", -1) one for all of them."""
-    producers: dict[tuple[int, int], list[tuple[str, int]]] = {}
+    producers: dict[tuple[int, int], dict[tuple[str, int], int]] = {}
     for topic in request.topics:
         for index, records in topic.partitions:
             if records is None or len(records) < _HEADER_SIZE or not records[_ATTRIBUTES_AT + 1] & _TRANSACTIONAL:
                 continue
             known = context.image.topic_of_id(topic.topic_id)
             name = topic.name if known is None else known.name
-            producer = _PRODUCER.unpack_from(records, _PRODUCER_AT)
-            producers.setdefault((producer[0], producer[1]), []).append((name, index))
+            producer_id, epoch, sequence = _PRODUCER.unpack_from(records, _PRODUCER_AT)
+            producers.setdefault((producer_id, epoch), {})[name, index] = sequence
     if not producers:
         return {}
     if request.transactional_id is None:
@@ -218,7 +222,9 @@ async def _check_transaction(
     gate = context.part(Transactions).gate
     if gate is None:
         return dict.fromkeys(partitions, ErrorCode.INVALID_TXN_STATE)
-    return await gate(header, request.transactional_id, producer_id, epoch, partitions)
+    return await gate(
+        header, request.transactional_id, producer_id, epoch, list(partitions), list(partitions.values())
+    )  # fmt: skip
 
 
 async def _wait_for_disk(appends: list[tuple[ProduceResult, Partition, Appended]]) -> None:

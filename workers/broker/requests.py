@@ -55,6 +55,8 @@ HANDLER_MODULES = (
     "groups.txn_offset_commit",
     "groups.offset_fetch",
     "groups.administration",
+    "transactions.add",
+    "transactions.end",
     "quotas.administration",
 )
 

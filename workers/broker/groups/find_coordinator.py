@@ -1,4 +1,4 @@
-"""FindCoordinator v0 to v6: the broker that coordinates a group (facts: kafka-protocol 12)."""
+"""FindCoordinator v0 to v6: the broker that coordinates a group or a transactional id (facts: kafka-protocol 12)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.groups.coordinator import GroupCoordinator
 from compactd.workers.broker.groups.records import OFFSETS_TOPIC
 from compactd.workers.broker.requests import RequestHeader, handles
+from compactd.workers.broker.transactions.coordinator import TransactionCoordinator
+from compactd.workers.broker.transactions.records import TRANSACTION_TOPIC
 
 _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
 #: From here on several keys are asked for at once, and share groups may be.
@@ -33,16 +35,19 @@ async def find_coordinator(context: Context, header: RequestHeader, request: Any
 async def _find(context: Context, header: RequestHeader, kind: int, key: str) -> dict[str, Any]:
     if kind not in (_GROUP, _TRANSACTION, _SHARE) or (kind == _SHARE and header.version < _WITH_SHARES):
         return _refused(key, ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {kind}")
-    if kind != _GROUP:
+    if kind == _SHARE:
         # Any other code would have clients ask for ever.
-        what = "transactions" if kind == _TRANSACTION else "share groups"
-        return _refused(key, ErrorCode.UNSUPPORTED_VERSION, f"this broker does not serve {what}")
-    groups = context.part(GroupCoordinator)
-    number = groups.partition_of(key)
+        return _refused(key, ErrorCode.UNSUPPORTED_VERSION, "this broker does not serve share groups")
+    coordinator: GroupCoordinator | TransactionCoordinator
+    if kind == _GROUP:
+        coordinator, topic = context.part(GroupCoordinator), OFFSETS_TOPIC
+    else:
+        coordinator, topic = context.part(TransactionCoordinator), TRANSACTION_TOPIC
+    number = coordinator.partition_of(key)
     if number is None:
-        await groups.create_topic()
-        number = groups.partition_of(key)
-    known = None if number is None else context.image.partition(OFFSETS_TOPIC, number)
+        await coordinator.create_topic()
+        number = coordinator.partition_of(key)
+    known = None if number is None else context.image.partition(topic, number)
     node = None if known is None or not known.online else context.image.leader(known, header.peer.listener)
     if node is None:
         return _refused(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator is not available.")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.transactions.java_order import ordered_union
@@ -26,6 +27,16 @@ _NO_TIMEOUT_MS = 2**31 - 1
 
 #: (topic, partition)
 TopicPartitionKey = tuple[str, int]
+
+
+class Producer(NamedTuple):
+    """What a client may go on with."""
+
+    producer_id: int
+    epoch: int
+
+
+NO_PRODUCER = Producer(NO_ID, NO_EPOCH)
 
 
 class State(IntEnum):

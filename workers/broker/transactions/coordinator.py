@@ -1,0 +1,384 @@
+"""The transactional ids that this broker coordinates: those whose partition of `__transaction_state` it owns.
+
+A request is planned by `transaction`, its record written by `shard`, its markers by `markers`. What the client is told is
+true by then, but for the markers: Kafka answers EndTxn before they are written. Here the answer waits for them a little,
+so that the next transaction mostly finds its way clear.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from compactd.config.errors import CompactdError
+from compactd.workers.broker.context import Context
+from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.partition import Partition
+from compactd.workers.broker.produce import Transactions
+from compactd.workers.broker.transactions.gate import Gate
+from compactd.workers.broker.transactions.java_order import partition_of
+from compactd.workers.broker.transactions.markers import Marker, MarkerWriter
+from compactd.workers.broker.transactions.producer_ids import ProducerIds
+from compactd.workers.broker.transactions.records import TRANSACTION_TOPIC
+from compactd.workers.broker.transactions.shard import Phase, Shard
+from compactd.workers.broker.transactions.transaction import (
+    EPOCH_BUMPS,
+    NO_ID,
+    NO_PRODUCER,
+    Producer,
+    ProducerIdNeeded,
+    State,
+    TopicPartitionKey,
+    Transaction,
+    TransactionError,
+    Transition,
+)
+from compactd.workers.catalogue_messages import CreateTopics, NewTopic, TopicResults
+
+_LOGGER = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+#: How long whoever asks first waits for a new topic to be ready.
+_READY_SECONDS = 5.0
+#: The answer to EndTxn waits for the markers no longer than this.
+_MARKER_SECONDS = 0.1
+#: Pauses before markers that could not be written are tried again: the first, doubled up to the last.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+
+#: A marker that is refused so will never be written: a newer producer or coordinator has been there.
+_FENCED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
+
+
+class TransactionCoordinator:
+    """`context.part(TransactionCoordinator)` has it."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._shards: dict[int, Shard] = {}
+        self._creating: asyncio.Task[None] | None = None
+        #: A shard has come.
+        self._arrived = asyncio.Event()
+        #: Transactions whose markers are being written.
+        self._finishing: dict[str, asyncio.Task[None]] = {}
+        self._markers = context.part(MarkerWriter)
+        context.part(Transactions).gate = Gate(context, self)
+        context.partitions.verify_transactions(context.config.transaction_partition_verification_enable)
+        context.partitions.on_ready.append(self._ready)
+        context.partitions.on_gone.append(self._gone)
+        for partition in context.partitions:
+            self._ready(partition)
+        context.spawn(self._abort_timed_out())
+        context.spawn(self._forget_expired())
+
+    # ---- which partitions
+
+    def _ready(self, partition: Partition) -> None:
+        if partition.topic_partition.topic == TRANSACTION_TOPIC:
+            self._shards[partition.topic_partition.partition] = Shard(self.context, partition, self._prepared)
+            self._arrived.set()
+
+    def _gone(self, partition: Partition) -> None:
+        if partition.topic_partition.topic == TRANSACTION_TOPIC:
+            shard = self._shards.pop(partition.topic_partition.partition, None)
+            if shard is not None:
+                shard.gone()
+
+    def __iter__(self) -> Iterator[Shard]:
+        """Those that are loaded."""
+        return iter([shard for shard in self._shards.values() if shard.phase is Phase.READY])
+
+    @property
+    def is_loading(self) -> bool:
+        return any(shard.phase is Phase.LOADING for shard in self._shards.values())
+
+    def partition_of(self, transactional_id: str) -> int | None:
+        """The partition that holds an id; None: the topic is not there yet."""
+        topic = self.context.image.topic(TRANSACTION_TOPIC)
+        return None if topic is None else partition_of(transactional_id, len(topic.partitions))
+
+    def worker_of(self, transactional_id: str) -> int | None:
+        """The broker that coordinates an id; None: nobody does now."""
+        number = self.partition_of(transactional_id)
+        known = None if number is None else self.context.image.partition(TRANSACTION_TOPIC, number)
+        return known.worker if known is not None and known.online else None
+
+    def shard(self, transactional_id: str) -> Shard:
+        """Where an id is coordinated. TransactionError: not here, not yet, or not now."""
+        number = self.partition_of(transactional_id)
+        if number is None:
+            raise TransactionError(ErrorCode.NOT_COORDINATOR)
+        shard = self._shards.get(number)
+        if shard is None:
+            known = self.context.image.partition(TRANSACTION_TOPIC, number)
+            is_ours = known is not None and known.online and known.worker == self.context.worker
+            raise TransactionError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_ours else ErrorCode.NOT_COORDINATOR
+            )  # fmt: skip
+        shard.check()
+        return shard
+
+    def _known(self, transactional_id: str) -> tuple[Shard, Transaction]:
+        shard = self.shard(transactional_id)
+        transaction = shard.by_id.get(transactional_id)
+        if transaction is None:
+            raise TransactionError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        return shard, transaction
+
+    # ---- the topic
+
+    async def create_topic(self) -> None:
+        """Creates `__transaction_state` as Kafka does at first need; whether that succeeded is seen in the image."""
+        if self._creating is None or self._creating.done():
+            self._creating = self.context.spawn(self._create_topic())
+        await asyncio.shield(self._creating)
+
+    async def _create_topic(self) -> None:
+        config = self.context.config
+        topic = NewTopic(
+            name=TRANSACTION_TOPIC,
+            num_partitions=config.transaction_state_log_num_partitions,
+            replication_factor=1,
+            configs=(
+                ("cleanup.policy", "compact"),
+                ("compression.type", "uncompressed"),
+                ("min.insync.replicas", str(config.transaction_state_log_min_isr)),
+                ("segment.bytes", str(config.transaction_state_log_segment_bytes)),
+                ("unclean.leader.election.enable", "false"),
+            ),
+        )
+        try:
+            outcome = await self.context.catalogue.change("create_topics", CreateTopics(topics=(topic,)), TopicResults)
+        except (CompactdError, TimeoutError) as error:
+            _LOGGER.warning("%s could not be created: %s", TRANSACTION_TOPIC, error or "no answer in time")
+            return
+        for result in outcome.results:
+            if result.error and result.error != ErrorCode.TOPIC_ALREADY_EXISTS:
+                _LOGGER.warning("%s could not be created: %s", TRANSACTION_TOPIC, result.message)
+        # The client comes at once: it should not find a coordinator that is still loading.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_READY_SECONDS):
+                await self._all_ready()
+
+    async def _all_ready(self) -> None:
+        topic = self.context.image.topic(TRANSACTION_TOPIC)
+        for number, partition in topic.partitions.items() if topic is not None else ():
+            while partition.worker == self.context.worker and number not in self._shards:
+                self._arrived.clear()
+                await self._arrived.wait()
+            if number in self._shards:
+                await self._shards[number].loaded.wait()
+
+    # ---- requests; all raise TransactionError
+
+    async def initialize(self, transactional_id: str, timeout_ms: int, expected: Producer | None) -> Producer:
+        """InitProducerId: the producer id and epoch to go on with. An open transaction is aborted, and the client asks again."""
+        if not 0 < timeout_ms <= self.context.config.transaction_max_timeout_ms:
+            raise TransactionError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+        shard = self.shard(transactional_id)
+        if transactional_id not in shard.by_id:
+            producer_id = await self._new_id()
+            shard = self.shard(transactional_id)
+            now_ms = self.context.clock.now_ms()
+            shard.by_id.setdefault(transactional_id, Transaction(transactional_id, producer_id, timeout_ms, now_ms))
+
+        def plan(transaction: Transaction, spare_id: int | None) -> Transition | None:
+            return transaction.initialize(timeout_ms, self.context.clock.now_ms(), expected, spare_id)
+
+        shard, transaction, to = await self._planned(transactional_id, plan)
+        if to is None:
+            await self.abort(transactional_id)
+            raise TransactionError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        await shard.write(transaction, to)
+        _LOGGER.info("transactional id %s: producer %d, epoch %d", transactional_id, to.producer_id, to.epoch)
+        return Producer(to.producer_id, to.epoch)
+
+    async def add(
+        self, transactional_id: str, producer: Producer, partitions: Iterable[TopicPartitionKey], client_version: int
+    ) -> None:
+        """Partitions join the transaction."""
+        _check_id(transactional_id)
+        shard, transaction = self._known(transactional_id)
+        to = transaction.add(*producer, partitions, client_version, self.context.clock.now_ms())
+        if to is not None:
+            await shard.write(transaction, to)
+
+    def verify(
+        self, transactional_id: str, producer: Producer, partitions: Iterable[TopicPartitionKey]
+    ) -> Mapping[TopicPartitionKey, ErrorCode]:
+        """Whether each partition is in the transaction."""
+        _check_id(transactional_id)
+        _, transaction = self._known(transactional_id)
+        known = transaction.verify(*producer)
+        return {key: ErrorCode.NONE if key in known else ErrorCode.TRANSACTION_ABORTABLE for key in partitions}
+
+    async def end(self, transactional_id: str, producer: Producer, commit: bool, client_version: int) -> Producer:
+        """EndTxn: what the client goes on with."""
+        _check_id(transactional_id)
+        known = NO_PRODUCER
+
+        def plan(transaction: Transaction, spare_id: int | None) -> Transition | None:
+            nonlocal known
+            known = Producer(transaction.producer_id, transaction.epoch)
+            now_ms = self.context.clock.now_ms()
+            return transaction.end(*producer, commit, client_version, now_ms, spare_id)
+
+        shard, transaction, to = await self._planned(transactional_id, plan)
+        if to is None:
+            return known
+        await shard.write(transaction, to)
+        task = self._prepared(shard, transaction)
+        await asyncio.wait({task}, timeout=_MARKER_SECONDS)
+        return Producer(to.producer_id, to.epoch) if to.next_producer_id == NO_ID else Producer(to.next_producer_id, 0)
+
+    async def abort(self, transactional_id: str) -> None:
+        """Ends the open transaction without its producer, which is fenced."""
+        version = self.shard(transactional_id).transaction_version
+
+        def plan(transaction: Transaction, spare_id: int | None) -> Transition | None:
+            return transaction.fence(version, self.context.clock.now_ms(), spare_id)
+
+        shard, transaction, to = await self._planned(transactional_id, plan)
+        assert to is not None
+        try:
+            await shard.write(transaction, to)
+        except TransactionError:
+            transaction.failed_fence = version < EPOCH_BUMPS
+            raise
+        self._prepared(shard, transaction)
+
+    async def _planned(
+        self, transactional_id: str, plan: Callable[[Transaction, int | None], _T]
+    ) -> tuple[Shard, Transaction, _T]:
+        """Plans, and plans again with a fresh producer id where one is needed."""
+        spare_id = None
+        while True:
+            shard, transaction = self._known(transactional_id)
+            try:
+                return shard, transaction, plan(transaction, spare_id)
+            except ProducerIdNeeded:
+                spare_id = await self._new_id()
+
+    async def _new_id(self) -> int:
+        try:
+            return await self.context.part(ProducerIds).next()
+        except (CompactdError, TimeoutError):
+            # As Kafka, while it has no block yet: producers ask again.
+            raise TransactionError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) from None
+
+    # ---- the end of a transaction
+
+    def _prepared(self, shard: Shard, transaction: Transaction) -> asyncio.Task[None]:
+        """Its fate is in the log: the rest happens by itself.
+
+        From here on nobody else plans anything: the state that is to come stands as pending, as in Kafka.
+        """
+        transaction.pending = _completed(transaction)
+        task = self.context.spawn(self._finish(shard, transaction))
+        self._finishing[transaction.transactional_id] = task
+        task.add_done_callback(lambda _: self._finished(transaction.transactional_id, task))
+        return task
+
+    def _finished(self, transactional_id: str, task: asyncio.Task[None]) -> None:
+        if self._finishing.get(transactional_id) is task:
+            del self._finishing[transactional_id]
+
+    async def _finish(self, shard: Shard, transaction: Transaction) -> None:
+        """Writes markers until all are written, and then the last record; gives up when the shard does."""
+        pause = _FIRST_PAUSE
+        while shard.holds(transaction):
+            if transaction.partitions:
+                await self._mark(shard, transaction)
+            elif await self._complete(shard, transaction):
+                return
+            if transaction.partitions and shard.holds(transaction):
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _mark(self, shard: Shard, transaction: Transaction) -> None:
+        marker = Marker(
+            transaction.producer_id,
+            transaction.epoch,
+            transaction.state is State.PREPARE_COMMIT,
+            shard.coordinator_epoch,
+            transaction.client_version,
+            transaction.partitions,
+        )
+        errors = await self._markers.write(marker)
+        done = []
+        for key, error in errors.items():
+            if error in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                # A partition that is gone needs none.
+                done.append(key)
+            elif error in _FENCED:
+                _LOGGER.warning(
+                    "transactional id %s: %s-%d takes no marker of producer %d, epoch %d: %s",
+                    transaction.transactional_id, *key, marker.producer_id, marker.producer_epoch, error.name,
+                )  # fmt: skip
+                done.append(key)
+            else:
+                _LOGGER.info(
+                    "transactional id %s: the marker for %s-%d is tried again: %s",
+                    transaction.transactional_id, *key, error.name,
+                )  # fmt: skip
+        transaction.marked(done)
+
+    async def _complete(self, shard: Shard, transaction: Transaction) -> bool:
+        try:
+            await shard.write(transaction, transaction.finish(self.context.clock.now_ms()))
+        except TransactionError as error:
+            if error.code is not ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                _LOGGER.warning(
+                    "transactional id %s is left in state %s: %s",
+                    transaction.transactional_id, transaction.state.title, error.code.name,
+                )  # fmt: skip
+                return True
+            transaction.pending = _completed(transaction)
+            await asyncio.sleep(_LONGEST_PAUSE)
+            return False
+        return True
+
+    # ---- time
+
+    async def _abort_timed_out(self) -> None:
+        while True:
+            await asyncio.sleep(self.context.config.transaction_abort_timed_out_transaction_cleanup_interval_ms / 1000)
+            now_ms = self.context.clock.now_ms()
+            for shard in self:
+                for transaction in list(shard.by_id.values()):
+                    if transaction.is_timed_out(now_ms):
+                        await self._time_out(transaction)
+
+    async def _time_out(self, transaction: Transaction) -> None:
+        _LOGGER.info(
+            "transactional id %s: its transaction is older than %d ms and is aborted",
+            transaction.transactional_id, transaction.timeout_ms,
+        )  # fmt: skip
+        try:
+            await self.abort(transaction.transactional_id)
+        except TransactionError as error:
+            _LOGGER.info("transactional id %s was not aborted: %s", transaction.transactional_id, error.code.name)
+
+    async def _forget_expired(self) -> None:
+        while True:
+            config = self.context.config
+            await asyncio.sleep(config.transaction_remove_expired_transaction_cleanup_interval_ms / 1000)
+            now_ms = self.context.clock.now_ms()
+            for shard in self:
+                old = [
+                    each
+                    for each in shard.by_id.values()
+                    if each.is_expired(now_ms, config.transactional_id_expiration_ms)
+                ]
+                await shard.forget(old)
+
+
+def _completed(transaction: Transaction) -> State:
+    return State.COMPLETE_COMMIT if transaction.state is State.PREPARE_COMMIT else State.COMPLETE_ABORT
+
+
+def _check_id(transactional_id: str) -> None:
+    if not transactional_id:
+        raise TransactionError(ErrorCode.INVALID_REQUEST)

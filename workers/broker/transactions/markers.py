@@ -1,0 +1,114 @@
+"""Writes the markers that end a transaction: here, and through its peers on what other brokers own (facts: kafka-protocol 15.6)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from compactd.config.errors import CompactdError
+from compactd.workers.broker.context import Context
+from compactd.workers.broker.errors import ErrorCode, error_of
+from compactd.workers.broker.groups.coordinator import GroupCoordinator
+from compactd.workers.broker.groups.records import OFFSETS_TOPIC
+from compactd.workers.broker.partition import Partition
+from compactd.workers.broker.peers import PeerError, Peers
+from compactd.workers.broker.transactions.transaction import TopicPartitionKey
+
+_LOGGER = logging.getLogger(__name__)
+
+_OPERATION = "transaction_markers"
+
+
+class Marker(msgspec.Struct, frozen=True):
+    """How a transaction of a producer ended, and where that is to be noted."""
+
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+    coordinator_epoch: int
+    #: 2: the epoch was raised for the marker, one that is not newer than the data is of another transaction (KIP-1228).
+    transaction_version: int
+    partitions: tuple[TopicPartitionKey, ...]
+
+
+class MarkerResults(msgspec.Struct, frozen=True):
+    """(topic, partition, error code) of each."""
+
+    errors: tuple[tuple[str, int, int], ...]
+
+
+class MarkerWriter:
+    """`context.part(MarkerWriter)`."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        context.part(Peers).serve(_OPERATION, Marker, self._asked)
+
+    async def write(self, marker: Marker) -> dict[TopicPartitionKey, ErrorCode]:
+        """Each partition's error: 0 written, 3 there is no such partition, 6 and 56 try again, 47 and 52 never."""
+        image, ours = self._context.image, self._context.worker
+        errors: dict[TopicPartitionKey, ErrorCode] = {}
+        here: list[TopicPartitionKey] = []
+        elsewhere: dict[int, list[TopicPartitionKey]] = {}
+        for key in marker.partitions:
+            known = image.partition(*key)
+            if known is None:
+                errors[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif known.worker == ours:
+                here.append(key)
+            else:
+                elsewhere.setdefault(known.worker, []).append(key)
+        asked = [self._ask(worker, marker, keys) for worker, keys in elsewhere.items()]
+        for found in await asyncio.gather(self.write_here(marker, here), *asked):
+            errors.update(found)
+        return errors
+
+    async def write_here(self, marker: Marker, keys: Iterable[TopicPartitionKey]) -> dict[TopicPartitionKey, ErrorCode]:
+        """As `write`, for partitions of this broker."""
+        return {key: await self._write_one(marker, key) for key in keys}
+
+    async def _write_one(self, marker: Marker, key: TopicPartitionKey) -> ErrorCode:
+        partition = self._context.partitions.get(*key)
+        if partition is None:
+            # It is about to be loaded, or about to go.
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if partition.error:
+            return partition.error
+        kind: Literal["commit", "abort"] = "commit" if marker.commit else "abort"
+        try:
+            await partition.append_marker(
+                kind,
+                marker.producer_id,
+                marker.producer_epoch,
+                coordinator_epoch=marker.coordinator_epoch,
+                transaction_version=marker.transaction_version,
+            )
+        except CompactdError as error:
+            return error_of(error)
+        if key[0] == OFFSETS_TOPIC:
+            await self._tell_groups(partition, marker)
+        return ErrorCode.NONE
+
+    async def _tell_groups(self, partition: Partition, marker: Marker) -> None:
+        """What the transaction committed for groups counts from now on, or never."""
+        number = partition.topic_partition.partition
+        await self._context.part(GroupCoordinator).transaction_marker(number, marker.producer_id, marker.commit)
+
+    async def _ask(
+        self, worker: int, marker: Marker, keys: list[TopicPartitionKey]
+    ) -> dict[TopicPartitionKey, ErrorCode]:
+        asked = msgspec.structs.replace(marker, partitions=tuple(keys))
+        try:
+            results = await self._context.part(Peers).ask(worker, _OPERATION, asked, MarkerResults)
+        except PeerError as error:
+            _LOGGER.info("markers of producer %d: %s", marker.producer_id, error)
+            return dict.fromkeys(keys, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return {(topic, number): ErrorCode(code) for topic, number, code in results.errors}
+
+    async def _asked(self, marker: Marker) -> MarkerResults:
+        found = await self.write_here(marker, marker.partitions)
+        return MarkerResults(errors=tuple((topic, number, int(error)) for (topic, number), error in found.items()))
