@@ -35,6 +35,8 @@ class OracleClient {
             case "consume" -> consume(q, a);
             case "commitOffsets" -> commitOffsets(q);
             case "groupOffsets" -> groupOffsets(q, a);
+            case "readAsMember" -> readAsMember(q, a);
+            case "transform" -> transform(q, a);
             default -> throw new IllegalArgumentException("unknown op " + op);
         }
     }
@@ -116,6 +118,67 @@ class OracleClient {
         }
     }
 
+    private static KafkaConsumer<byte[], byte[]> member(JsonNode q) {
+        Map<String, Object> settings = settings(q);
+        settings.put("key.deserializer", ByteArrayDeserializer.class.getName());
+        settings.put("value.deserializer", ByteArrayDeserializer.class.getName());
+        settings.put("group.id", q.get("group").asText());
+        settings.put("enable.auto.commit", "false");
+        settings.putIfAbsent("auto.offset.reset", "earliest");
+        KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(settings);
+        consumer.subscribe(List.of(q.get("topic").asText()));
+        return consumer;
+    }
+
+    /** At least "count" records that the group has not read yet. */
+    private static List<ConsumerRecord<byte[], byte[]>> poll(KafkaConsumer<byte[], byte[]> consumer, JsonNode q) {
+        List<ConsumerRecord<byte[], byte[]>> found = new ArrayList<>();
+        long deadline = System.currentTimeMillis() + q.path("timeoutMs").asLong(60_000);
+        while (found.size() < q.get("count").asInt()) {
+            if (System.currentTimeMillis() > deadline) throw new IllegalStateException(found.size() + " records after the time given");
+            consumer.poll(Duration.ofMillis(100)).forEach(found::add);
+        }
+        return found;
+    }
+
+    /** As a member of a group, which commits what it read and leaves. */
+    private static void readAsMember(JsonNode q, ObjectNode a) {
+        ArrayNode records = a.putArray("records");
+        try (KafkaConsumer<byte[], byte[]> consumer = member(q)) {
+            for (ConsumerRecord<byte[], byte[]> r : poll(consumer, q)) put(records, r);
+            consumer.commitSync();
+        }
+    }
+
+    /** Copies records to the topic "into", with the group's offsets, in one transaction. */
+    private static void transform(JsonNode q, ObjectNode a) throws Exception {
+        Map<String, Object> settings = new HashMap<>();
+        settings.put("bootstrap.servers", q.get("bootstrap").asText());
+        settings.put("key.serializer", ByteArraySerializer.class.getName());
+        settings.put("value.serializer", ByteArraySerializer.class.getName());
+        settings.put("transactional.id", q.get("transactionalId").asText());
+        try (KafkaConsumer<byte[], byte[]> consumer = member(q); KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(settings)) {
+            producer.initTransactions();
+            List<ConsumerRecord<byte[], byte[]>> found = poll(consumer, q);
+            producer.beginTransaction();
+            for (ConsumerRecord<byte[], byte[]> r : found)
+                producer.send(new ProducerRecord<>(q.get("into").asText(), r.partition(), r.key(), r.value()));
+            Map<TopicPartition, OffsetAndMetadata> offsets = new HashMap<>();
+            for (TopicPartition tp : consumer.assignment()) offsets.put(tp, new OffsetAndMetadata(consumer.position(tp)));
+            producer.sendOffsetsToTransaction(offsets, consumer.groupMetadata());
+            if (q.get("end").asText().equals("commit")) producer.commitTransaction();
+            else producer.abortTransaction();
+            a.put("moved", found.size());
+        }
+    }
+
+    private static void put(ArrayNode records, ConsumerRecord<byte[], byte[]> r) {
+        ObjectNode o = records.addObject().put("topic", r.topic()).put("partition", r.partition()).put("offset", r.offset()).put("ts", r.timestamp());
+        o.put("key", Oracle.encode(r.key())).put("value", Oracle.encode(r.value()));
+        ArrayNode headers = o.putArray("headers");
+        for (Header h : r.headers()) headers.addArray().add(h.key()).add(Oracle.encode(h.value()));
+    }
+
     /** Everything a consumer reads from the beginning of the topics to the offsets that are their ends now. */
     private static void consume(JsonNode q, ObjectNode a) {
         Map<String, Object> settings = settings(q);
@@ -136,12 +199,7 @@ class OracleClient {
             long deadline = System.currentTimeMillis() + q.path("timeoutMs").asLong(30_000);
             while (partitions.stream().anyMatch(tp -> consumer.position(tp) < ends.get(tp))) {
                 if (System.currentTimeMillis() > deadline) throw new IllegalStateException("not at the end after the time given: " + ends);
-                for (ConsumerRecord<byte[], byte[]> r : consumer.poll(Duration.ofMillis(100))) {
-                    ObjectNode o = records.addObject().put("topic", r.topic()).put("partition", r.partition()).put("offset", r.offset()).put("ts", r.timestamp());
-                    o.put("key", Oracle.encode(r.key())).put("value", Oracle.encode(r.value()));
-                    ArrayNode headers = o.putArray("headers");
-                    for (Header h : r.headers()) headers.addArray().add(h.key()).add(Oracle.encode(h.value()));
-                }
+                for (ConsumerRecord<byte[], byte[]> r : consumer.poll(Duration.ofMillis(100))) put(records, r);
             }
         }
     }
