@@ -241,6 +241,15 @@ class PartitionLog(LogAppending):
 
     # ---- topic id, directory, end of life
 
+    def take_over(self, before: PartitionLog) -> None:
+        """This is a full copy of `before`, which nobody changes any more: what only memory holds of it goes on here."""
+        self.snapshots.state = before.snapshots.state
+        segment, known = self.active_segment, before.active_segment
+        segment.created_ms, segment.roll_jitter_ms = known.created_ms, known.roll_jitter_ms
+        self.last_flush_ms = before.last_flush_ms
+        self._note_first_unstable()
+        self.update_high_watermark(before.high_watermark)
+
     def rename_dir(self, name: str, *, keep_using: bool = True) -> None:
         """Gives the directory another name in its log dir, durably. Readers go on.
 
