@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from compactd.workers.broker.connection import Connection
 from compactd.workers.broker.context import Context
+from compactd.workers.broker.quotas.connections import ConnectionQuotas, plain_address
 from compactd.workers.broker.requests import Peer
 
 _LOGGER = logging.getLogger(__name__)
@@ -33,9 +34,8 @@ class Limits:
     request_max_bytes: int = 104_857_600
     #: queued.max.request.bytes; -1: no limit.
     queued_max_bytes: int = -1
-    #: max.connections and max.connections.per.ip
+    #: max.connections; what one address may have is in `quotas.connections`.
     connections: int = 2**31 - 1
-    connections_per_ip: int = 2**31 - 1
     #: connections.max.idle.ms; -1: never.
     max_idle_ms: int = 600_000
 
@@ -84,6 +84,12 @@ class Server:
         self._by_host: dict[str, int] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._closing = False
+        self._quotas = context.part(ConnectionQuotas)
+        #: Sockets of addresses that connect too often: closed when their time has come.
+        self._turned_away: set[socket.socket] = set()
+        #: Until when nobody is let in, because all places are taken, or too many came too quickly (loop time, seconds).
+        self._paused: asyncio.TimerHandle | None = None
+        self._is_full = False
 
     @property
     def connections(self) -> int:
@@ -100,6 +106,13 @@ class Server:
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(_ACCEPT_AT_ONCE):
+            if self._paused is not None:
+                return
+            if len(self._connections) >= self.limits.connections:
+                # They wait in the kernel, as in Kafka, until somebody leaves or the limit is another.
+                self._is_full = True
+                self._pause(_PAUSE_SECONDS)
+                return
             try:
                 client, address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -111,17 +124,40 @@ class Server:
                 self.loop.remove_reader(listener.fileno())
                 self.loop.call_later(_PAUSE_SECONDS, self._listen_again, listener)
                 return
-            self._take(client, address, self._listening[listener])
+            waits = self._quotas.taken() / 1000
+            if waits:
+                self._pause(waits)
+                self.loop.call_later(waits, self._take, client, address, self._listening[listener])
+            else:
+                self._take(client, address, self._listening[listener])
+
+    def _pause(self, seconds: float) -> None:
+        """Nobody is let in for so long."""
+        for listener in self._listening:
+            self.loop.remove_reader(listener.fileno())
+        self._paused = self.loop.call_later(seconds, self._resume)
+
+    def _resume(self) -> None:
+        if self._paused is not None:
+            self._paused.cancel()
+            self._paused, self._is_full = None, False
+            for listener in self._listening:
+                self._listen_again(listener)
 
     def _listen_again(self, listener: socket.socket) -> None:
         if listener in self._listening:
             self.loop.add_reader(listener.fileno(), self._accept, listener)
 
     def _take(self, client: socket.socket, address: tuple[str, int], listener: str) -> None:
-        host, port = address[0], address[1]
+        host, port = plain_address(address[0]), address[1]
+        throttle_ms = self._quotas.throttled(host)
+        if throttle_ms or self._closing:
+            self._turned_away.add(client)
+            self.loop.call_later(throttle_ms / 1000, self._turn_away, client)
+            return
         of_host = self._by_host.get(host, 0)
-        if len(self._connections) >= self.limits.connections or of_host >= self.limits.connections_per_ip:
-            _LOGGER.warning("%s is turned away: %d connections, %d from there", host, len(self._connections), of_host)
+        if of_host >= self._quotas.most_from(host):
+            _LOGGER.info("%s is turned away: it has %d connections", host, of_host)
             client.close()
             return
         client.setblocking(False)
@@ -130,6 +166,10 @@ class Server:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._by_host[host] = of_host + 1
         self._connections.add(Connection(self, client, Peer(host, port, listener=listener)))
+
+    def _turn_away(self, client: socket.socket) -> None:
+        self._turned_away.discard(client)
+        client.close()
 
     def gone(self, connection: Connection) -> None:
         """A connection has ended."""
@@ -142,6 +182,8 @@ class Server:
             self._by_host[host] = left
         else:
             self._by_host.pop(host, None)
+        if self._is_full:
+            self._resume()
 
     # ---- idle connections
 
@@ -169,6 +211,8 @@ class Server:
         for listener in listening:
             self.loop.remove_reader(listener.fileno())
             listener.close()
+        for client in self._turned_away:
+            client.close()
 
     async def close(self) -> None:
         """Takes no more connections and closes all; returns when they are gone."""

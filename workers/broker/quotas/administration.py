@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
-import socket
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +10,7 @@ from compactd.config.errors import CompactdError
 from compactd.workers.broker.api_keys import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.quotas.connections import address_of
 from compactd.workers.broker.quotas.limits import CLIENT_ID, IP, USER
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
@@ -149,16 +148,3 @@ def _answer(results: tuple[QuotaResult, ...]) -> dict[str, Any]:
             for result in results
         ]
     }
-
-
-def address_of(host: str) -> str | None:
-    """The address that a name of an ip entity stands for; None: none. May ask a name server: not on the loop."""
-    try:
-        return str(ipaddress.ip_address(host))
-    except ValueError:
-        pass
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return None
-    return str(found[0][4][0])
