@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from compactd.config.errors import CompactdError, InvalidRecordError
@@ -23,9 +23,12 @@ from compactd.workers.broker.produce_codec import (
 )
 from compactd.workers.broker.quotas.clients import ClientQuotas
 from compactd.workers.broker.requests import CLOSE, Answer, Encoded, RequestHeader, handles
+from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
 
 #: From this version on the client leaves it to the broker to add partitions to its transaction (KIP-890).
 _FIRST_TRANSACTION_V2 = 12
+#: From here on topics have ids.
+_WITH_IDS = 13
 #: Clients of this name may write to internal topics.
 ADMIN_CLIENT = "__admin_client"
 
@@ -74,14 +77,15 @@ class Transactions:
 @handles(PRODUCE, 3, 13, announced_min=0, decoder=decode_produce)
 async def produce(context: Context, header: RequestHeader, request: ProduceRequest) -> Answer:
     """Appends, and answers as `acks` asks: not at all for 0, which turns any error into a closed connection."""
-    refused = await _check_transaction(context, header, request)
+    denied = _denied_topics(context, header, request)
+    refused = await _check_transaction(context, header, request, denied)
     results: list[TopicResults] = []
     appends: list[tuple[ProduceResult, Partition, Appended]] = []
     leaders: set[int] = set()
     for topic in request.topics:
         name = topic.name
         missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if header.version >= 13:
+        if header.version >= _WITH_IDS:
             known = context.image.topic_of_id(topic.topic_id)
             name = "" if known is None else known.name
             missing = ErrorCode.UNKNOWN_TOPIC_ID if known is None else missing
@@ -91,6 +95,8 @@ async def produce(context: Context, header: RequestHeader, request: ProduceReque
             result = ProduceResult(produced[0])
             rows[produced[0]] = result
             error = refused.get((name, produced[0]), refused.get(("", -1), ErrorCode.NONE))
+            if not error and name in denied:
+                error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             partition = context.partitions.get(name, produced[0]) if name else None
             if error:
                 result.error = error
@@ -198,23 +204,46 @@ def _without_owner(context: Context, topic: str, result: ProduceResult, leaders:
         leaders.add(leader.node_id)
 
 
+def _denied_topics(context: Context, header: RequestHeader, request: ProduceRequest) -> Collection[str]:
+    """Names of topics, whether they exist or not, that the client may not write to."""
+    authorizer = context.part(Authorizer)
+    if not authorizer.enabled:
+        return ()
+    names = set()
+    for topic in request.topics:
+        known = context.image.topic_of_id(topic.topic_id)
+        names.add(topic.name if known is None else known.name)
+    if header.version >= _WITH_IDS:
+        names.discard("")  # an id that nobody knows
+    return {name for name in names if not authorizer.allows(header, Operation.WRITE, Resource.TOPIC, name)}
+
+
 async def _check_transaction(
-    context: Context, header: RequestHeader, request: ProduceRequest
+    context: Context, header: RequestHeader, request: ProduceRequest, denied: Collection[str]
 ) -> Mapping[tuple[str, int], ErrorCode]:
-    """Errors by topic and partition; under ("", -1) one for all of them."""
+    """Errors by topic and partition; under ("", -1) one for all of them. `denied`: topics that are refused anyway."""
+    is_transactional = False
     producers: dict[tuple[int, int], dict[tuple[str, int], int]] = {}
     for topic in request.topics:
         for index, records in topic.partitions:
             if records is None or len(records) < _HEADER_SIZE or not records[_ATTRIBUTES_AT + 1] & _TRANSACTIONAL:
                 continue
+            is_transactional = True
             known = context.image.topic_of_id(topic.topic_id)
             name = topic.name if known is None else known.name
+            if name in denied:
+                continue
             producer_id, epoch, sequence = _PRODUCER.unpack_from(records, _PRODUCER_AT)
             producers.setdefault((producer_id, epoch), {})[name, index] = sequence
+    if not is_transactional:
+        return {}
+    transactional_id = request.transactional_id
+    if transactional_id is None or not context.part(Authorizer).allows(
+        header, Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id
+    ):
+        return {("", -1): ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
     if not producers:
         return {}
-    if request.transactional_id is None:
-        return {("", -1): ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
     if len(producers) > 1:
         named = [each for partitions in producers.values() for each in partitions]
         return dict.fromkeys(named, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
@@ -223,7 +252,7 @@ async def _check_transaction(
     if gate is None:
         return dict.fromkeys(partitions, ErrorCode.INVALID_TXN_STATE)
     return await gate(
-        header, request.transactional_id, producer_id, epoch, list(partitions), list(partitions.values())
+        header, transactional_id, producer_id, epoch, list(partitions), list(partitions.values())
     )  # fmt: skip
 
 
