@@ -201,6 +201,5 @@ def _limits(config: DaemonConfig) -> Limits:
         request_max_bytes=config.socket_request_max_bytes,
         queued_max_bytes=config.queued_max_request_bytes,
         connections=config.max_connections,
-        connections_per_ip=config.max_connections_per_ip,
         max_idle_ms=config.connections_max_idle_ms,
     )
