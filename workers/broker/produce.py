@@ -32,6 +32,12 @@ _WITH_IDS = 13
 #: Clients of this name may write to internal topics.
 ADMIN_CLIENT = "__admin_client"
 
+#: What is said with a refusal by the transaction's coordinator.
+_GATE_MESSAGES = {
+    ErrorCode.INVALID_TXN_STATE: "Partition was not added to the transaction",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "Unable to verify the partition has been added to the transaction",
+}
+
 #: Refusals that Kafka answers without the log's start (ReplicaManager.appendRecordsToLeader).
 _WITHOUT_LOG_START = frozenset(
     {
@@ -99,7 +105,7 @@ async def produce(context: Context, header: RequestHeader, request: ProduceReque
                 error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             partition = context.partitions.get(name, produced[0]) if name else None
             if error:
-                result.error = error
+                result.error, result.message = error, _GATE_MESSAGES.get(error)
             elif partition is None:
                 result.error = missing
                 if name:

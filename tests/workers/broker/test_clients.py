@@ -144,6 +144,7 @@ def _transactions(broker: InProcessBroker) -> None:
     """Offsets: 0 committed, 1 its marker, 2 aborted … the last one is open."""
 
     async def write(context: Any) -> None:
+        context.partitions.verify_transactions(False)  # there is no coordinator here
         partition = context.partitions.get("t", 0)
 
         async def data(producer_id: int, value: bytes) -> None:

@@ -278,6 +278,7 @@ def _transaction(broker: InProcessBroker, producer_id: int, values: list[bytes],
     data = batch(values, producer_id=producer_id, producer_epoch=0, base_sequence=sequence, transactional=True)
 
     async def append(context: Any) -> int:
+        context.partitions.verify_transactions(False)  # there is no coordinator here
         done = await context.partitions.get("t", 0).append(bytearray(data), origin=Origin.COORDINATOR)
         return int(done.first_offset)
 

@@ -176,7 +176,7 @@ def test_find_coordinator_in_every_version(broker: CatalogueBroker, client: RawC
     assert (answer.error_code, answer.node_id, answer.host, answer.port) == (0, 1, "127.0.0.1", broker.port)
 
 
-@pytest.mark.parametrize(("version", "kind", "error"), [(6, 1, 35), (6, 2, 35), (5, 2, 42), (6, 9, 42), (4, -1, 42)])
+@pytest.mark.parametrize(("version", "kind", "error"), [(6, 2, 35), (5, 2, 42), (6, 9, 42), (4, -1, 42)])
 def test_coordinators_that_are_not_here(client: RawClient, version: int, kind: int, error: int) -> None:
     answer = client.ask(FIND, version, {"key_type": kind, "coordinator_keys": ["g"]}).coordinators[0]
     assert (answer.error_code, answer.node_id, answer.host, answer.port) == (error, -1, "", -1)

@@ -79,6 +79,7 @@ def test_committed_readers_see_the_last_stable_offset(broker: InProcessBroker) -
     data = batch([b"a"], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
 
     async def append(context: Any) -> None:
+        context.partitions.verify_transactions(False)  # there is no coordinator here
         await context.partitions.get("t", 0).append(bytearray(data), origin=Origin.COORDINATOR)
 
     with broker.connect() as client:

@@ -224,7 +224,7 @@ def test_transactional_batches_need_a_transactional_id_and_a_coordinator(broker:
     data = _idempotent(0, transactional=True)
     with broker.connect() as client:
         assert produce(client, data).error_code == 53
-        assert produce(client, data, transactional_id="tx").error_code == 48
+        assert produce(client, data, transactional_id="tx").error_code == 19  # nobody coordinates it
         assert fetch(client).high_watermark == 0
 
 
@@ -235,11 +235,12 @@ def test_the_transaction_coordinator_decides_who_may_write(broker: InProcessBrok
     broker.create("t", 2)
     asked: list[Any] = []
 
-    async def gate(header: Any, name: str, producer_id: int, epoch: int, partitions: Any) -> Any:
-        asked.append((name, producer_id, epoch, partitions))
+    async def gate(header: Any, name: str, producer_id: int, epoch: int, partitions: Any, sequences: Any) -> Any:
+        asked.append((name, producer_id, epoch, partitions, sequences))
         return {("t", 1): ErrorCode.INVALID_TXN_STATE}
 
     broker.in_loop(lambda context: setattr(context.part(Transactions), "gate", gate))
+    broker.in_loop(lambda context: context.partitions.verify_transactions(False))
     both = {
         "transactional_id": "tx",
         "acks": -1,
@@ -253,7 +254,7 @@ def test_the_transaction_coordinator_decides_who_may_write(broker: InProcessBrok
     with broker.connect() as client:
         answer = client.ask(PRODUCE, 9, both).responses[0]
         assert [int(each.error_code) for each in answer.partition_responses] == [0, 48]
-        assert asked == [("tx", 7, 0, [("t", 0), ("t", 1)])]
+        assert asked == [("tx", 7, 0, [("t", 0), ("t", 1)], [0, 0])]
         mixed = {
             "transactional_id": "tx",
             "acks": -1,
