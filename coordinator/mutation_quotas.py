@@ -18,7 +18,6 @@ from compactd.workers.catalogue_messages import ErrorCode
 from compactd.workers.clock import Clock
 from compactd.workers.quota_messages import Mutation
 
-_EXCEEDED = "The throttling quota has been exceeded."
 #: So many buckets are kept before the full ones, which are as good as new ones, are dropped.
 _REMEMBERED = 1000
 
@@ -42,7 +41,7 @@ class Charge:
         owed = self._bucket.throttle_ms(self._limit, now_ms)
         if self._strict and owed:
             self.throttle_ms = owed
-            raise PlanError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, _EXCEEDED)
+            raise PlanError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, None)
         self._bucket.record(partitions, self._limit, now_ms)
         if not self._strict:
             self.throttle_ms = max(self.throttle_ms, self._bucket.throttle_ms(self._limit, now_ms))

@@ -45,7 +45,7 @@ async def describe_client_quotas(context: Context, header: RequestHeader, reques
         return {"error_code": refusal.code, "error_message": refusal.message, "entries": None}
     return {
         "error_code": ErrorCode.NONE,
-        "error_message": None,
+        "error_message": "",
         "entries": [_described(quota) for quota in context.image.quotas if _fits(quota, wanted, request.strict)],
     }
 
