@@ -9,8 +9,8 @@ _OTHER_BROKER_NAMES = """
 alter.config.policy.class.name
 alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds
 auto.leader.rebalance.enable broker.heartbeat.interval.ms broker.id broker.rack
-broker.session.timeout.ms client.quota.callback.class config.providers connection.failed.authentication.delay.ms
-connections.max.reauth.ms controlled.shutdown.enable
+broker.session.timeout.ms client.quota.callback.class config.providers
+controlled.shutdown.enable
 controller.performance.always.log.threshold.ms controller.performance.sample.period.ms
 controller.quorum.append.linger.ms controller.quorum.auto.join.enable controller.quorum.bootstrap.servers
 controller.quorum.election.backoff.max.ms controller.quorum.election.timeout.ms
@@ -55,7 +55,7 @@ log.local.retention.ms log.remote.copy.lag.bytes log.remote.copy.lag.ms
 metadata.log.dir metadata.max.idle.interval.ms metric.reporters
 metrics.num.samples metrics.recording.level metrics.sample.window.ms num.io.threads num.network.threads
 num.replica.alter.log.dirs.threads num.replica.fetchers offsets.commit.timeout.ms offsets.load.buffer.size
-offsets.topic.compression.codec offsets.topic.replication.factor principal.builder.class process.roles
+offsets.topic.compression.codec offsets.topic.replication.factor process.roles
 producer.purgatory.purge.interval.requests queued.max.requests
 remote.fetch.max.wait.ms remote.list.offsets.request.timeout.ms remote.log.index.file.cache.total.size.bytes
 remote.log.index.file.cache.ttl.ms remote.log.manager.copier.thread.pool.size
@@ -73,7 +73,7 @@ remote.log.storage.manager.class.path remote.log.storage.manager.impl.prefix rem
 replica.fetch.backoff.ms replica.fetch.max.bytes replica.fetch.min.bytes replica.fetch.response.max.bytes
 replica.fetch.wait.max.ms replica.lag.time.max.ms replica.selector.class replica.socket.receive.buffer.bytes
 replica.socket.timeout.ms replication.quota.window.num replication.quota.window.size.seconds request.timeout.ms
-sasl.client.callback.handler.class sasl.enabled.mechanisms sasl.jaas.config sasl.kerberos.kinit.cmd
+sasl.client.callback.handler.class sasl.jaas.config sasl.kerberos.kinit.cmd
 sasl.kerberos.min.time.before.relogin sasl.kerberos.principal.to.local.rules sasl.kerberos.service.name
 sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor sasl.login.callback.handler.class
 sasl.login.class sasl.login.connect.timeout.ms sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds
@@ -92,7 +92,7 @@ sasl.oauthbearer.jwks.endpoint.refresh.ms sasl.oauthbearer.jwks.endpoint.retry.b
 sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url
 sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope
 sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url
-sasl.server.callback.handler.class sasl.server.max.receive.size security.inter.broker.protocol
+security.inter.broker.protocol
 security.providers server.max.startup.time.ms share.coordinator.append.linger.ms
 share.coordinator.cached.buffer.max.bytes share.coordinator.cold.partition.snapshot.interval.ms
 share.coordinator.load.buffer.size share.coordinator.snapshot.update.records.per.snapshot
@@ -102,11 +102,9 @@ share.coordinator.state.topic.replication.factor share.coordinator.state.topic.s
 share.coordinator.threads share.coordinator.write.timeout.ms share.fetch.purgatory.purge.interval.requests
 socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms socket.listen.backlog.size
 socket.receive.buffer.bytes socket.send.buffer.bytes ssl.allow.dn.changes ssl.allow.san.changes
-ssl.cipher.suites ssl.client.auth ssl.enabled.protocols ssl.endpoint.identification.algorithm
-ssl.engine.factory.class ssl.key.password ssl.keymanager.algorithm ssl.keystore.certificate.chain
-ssl.keystore.key ssl.keystore.location ssl.keystore.password ssl.keystore.type ssl.principal.mapping.rules
+ssl.endpoint.identification.algorithm
+ssl.keymanager.algorithm
 ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm
-ssl.truststore.certificates ssl.truststore.location ssl.truststore.password ssl.truststore.type
 telemetry.max.bytes
 transaction.state.log.replication.factor transaction.two.phase.commit.enable
 unclean.leader.election.interval.ms unstable.api.versions.enable
@@ -154,8 +152,35 @@ OPEN_PREFIXES: tuple[str, ...] = (
 )
 
 
+_ALONE = "this node is alone and connects to no other"
+_JAVA = "it is about Java's own TLS"
+#: Of names about security, which nobody should take for what protects this node: why they have no effect.
+_REASONS: tuple[tuple[str, str], ...] = (
+    ("security.inter.broker.protocol", _ALONE),
+    ("inter.broker.listener.name", _ALONE),
+    ("early.start.listeners", _ALONE),
+    ("sasl.mechanism.inter.broker.protocol", _ALONE),
+    ("sasl.mechanism.controller.protocol", _ALONE),
+    ("ssl.endpoint.identification.algorithm", _ALONE),
+    ("ssl.allow.", _ALONE),
+    ("sasl.client.callback.handler.class", _ALONE),
+    ("sasl.login.", _ALONE),
+    ("sasl.jaas.config", "as in Kafka, users stand under listener.name.NAME.MECHANISM.sasl.jaas.config"),
+    ("sasl.kerberos.", "GSSAPI cannot be had"),
+    ("sasl.oauthbearer.", "OAUTHBEARER cannot be had"),
+    ("ssl.protocol", f"{_JAVA}; versions are chosen with ssl.enabled.protocols"),
+    ("ssl.", _JAVA),
+    ("security.providers", _JAVA),
+    ("delegation.token.", "there are no delegation tokens"),
+)
+
+
 def why_unused(name: str) -> str | None:
     """Why a name that `config.table` lacks has no effect here; None for a name that Kafka doesn't know either."""
+    if name in OTHER_BROKER_NAMES:
+        for beginning, reason in _REASONS:
+            if name.startswith(beginning):
+                return f"a Kafka setting that has no effect here: {reason}"
     if name in OTHER_BROKER_NAMES or name.startswith(OPEN_PREFIXES):
         return "a Kafka setting that cleaning and storage don't use"
     if name in REMOVED_BROKER_NAMES:

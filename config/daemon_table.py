@@ -99,6 +99,68 @@ _TOPICS: tuple[Setting, ...] = (
     _kafka("delete.topic.enable", Kind.BOOLEAN, True, "clients may delete topics"),
 )
 
+_PRINCIPALS = "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"
+_P = Dynamic.PER_BROKER
+
+#: Each listener may have its own, under listener.name.NAME. (see config.listener_settings).
+_AUTHENTICATION: tuple[Setting, ...] = (
+    _kafka(
+        "sasl.enabled.mechanisms",
+        Kind.LIST,
+        ("GSSAPI",),
+        "how clients of SASL listeners log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512; has to be set, GSSAPI cannot be had",
+        _P,
+    ),
+    _kafka(
+        "connections.max.reauth.ms",
+        Kind.LONG,
+        0,
+        "clients have to log in again within this; 0: never",
+        unit=Unit.MS,
+    ),
+    _kafka(
+        "connection.failed.authentication.delay.ms",
+        Kind.INT,
+        100,
+        "a client that failed to log in is told, and disconnected, after this",
+        unit=Unit.MS,
+        low=0,
+    ),
+    _kafka(
+        "sasl.server.max.receive.size",
+        Kind.INT,
+        524_288,
+        "largest request of a client that has not logged in",
+        unit=Unit.BYTES,
+    ),
+    _kafka("principal.builder.class", Kind.CLASS, _PRINCIPALS, "Kafka's own is the only one", _P),
+    _kafka("sasl.server.callback.handler.class", Kind.CLASS, None, "cannot be had; unset: Kafka's own"),
+    _kafka(
+        "ssl.client.auth",
+        Kind.STRING,
+        "none",
+        "whether clients of TLS listeners show a certificate",
+        _P,
+        choices=("required", "requested", "none"),
+    ),
+    _kafka("ssl.enabled.protocols", Kind.LIST, ("TLSv1.2", "TLSv1.3"), "versions of TLS", _P),
+    _kafka(
+        "ssl.cipher.suites", Kind.LIST, (), "cipher suites of TLS, by their standard names; empty: OpenSSL's choice", _P
+    ),
+    _kafka("ssl.keystore.type", Kind.STRING, "JKS", "PEM is the only type that can be read", _P),
+    _kafka("ssl.keystore.location", Kind.STRING, None, "file with the private key and the certificates", _P),
+    _kafka("ssl.keystore.certificate.chain", Kind.PASSWORD, None, "certificates, in place of the file", _P),
+    _kafka("ssl.keystore.key", Kind.PASSWORD, None, "private key, in place of the file", _P),
+    _kafka("ssl.key.password", Kind.PASSWORD, None, "password of the private key", _P),
+    _kafka("ssl.keystore.password", Kind.PASSWORD, None, "a PEM file as a whole has none", _P),
+    _kafka("ssl.truststore.type", Kind.STRING, "JKS", "PEM is the only type that can be read", _P),
+    _kafka("ssl.truststore.location", Kind.STRING, None, "file with the certificates of who vouches for clients", _P),
+    _kafka("ssl.truststore.certificates", Kind.PASSWORD, None, "these certificates, in place of the file", _P),
+    _kafka("ssl.truststore.password", Kind.PASSWORD, None, "a PEM file as a whole has none", _P),
+    _kafka("ssl.principal.mapping.rules", Kind.STRING, "DEFAULT", "what the owner of a certificate is called"),
+    _kafka("ssl.engine.factory.class", Kind.CLASS, None, "cannot be had; unset: Kafka's own", _P),
+)
+
 _AUTHORISATION: tuple[Setting, ...] = (
     _kafka(
         "authorizer.class.name",
@@ -355,5 +417,14 @@ _PROCESSES: tuple[Setting, ...] = (
 )
 
 DAEMON_SETTINGS: tuple[Setting, ...] = (
-    _NETWORK + _AUTHORISATION + _QUOTAS + _TOPICS + _CLEANING + _GROUPS + _TRANSACTIONS + _CATALOGUE + _PROCESSES
+    _NETWORK
+    + _AUTHENTICATION
+    + _AUTHORISATION
+    + _QUOTAS
+    + _TOPICS
+    + _CLEANING
+    + _GROUPS
+    + _TRANSACTIONS
+    + _CATALOGUE
+    + _PROCESSES
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from compactd.config.daemon_table import DAEMON_SETTINGS
+from compactd.config.listener_settings import ALONE, OF_MECHANISM
 from compactd.config.setting import BrokerName, Setting, Unit
 from compactd.config.table import CLEANER_SETTINGS, STORAGE_SETTINGS, TOPIC_SETTINGS
 
@@ -36,12 +37,24 @@ reads it, without units. Names that compactd doesn't know or act on are refused 
 known name; those of a `server.properties` are listed as not used.
 
 A running Kafka applies changes of the settings marked *dynamic* without a restart. Topic-level values always may change.
+
+## Settings of one listener
+
+`listener.name.NAME.SETTING`, with the listener's name in small letters, is that listener's alone and stands before
+SETTING; `listener.name.NAME.MECHANISM.SETTING` is one mechanism's (`plain`, `scram-sha-256`, `scram-sha-512`) of it. They
+may change without a restart, and count for who connects from then on.
+
+%s
+
+`compactd config`, logs and clients are shown no value of `sasl.jaas.config`, keys and passwords.
 """
 
 
 def settings_markdown() -> str:
     """The text of docs/settings.md."""
-    parts = [_HEAD]
+    alone = ", ".join(f"`{name}`" for name in sorted(ALONE))
+    mechanism = ", ".join(f"`{name}`" for name in sorted(OF_MECHANISM))
+    parts = [_HEAD % f"A listener may have: {alone}.\n\nA mechanism of it: {mechanism}."]
     parts += _section("Topics", "Each has a topic-level name and, mostly, a broker-level default.", TOPIC_SETTINGS)
     parts += _section("Cleaner", "Sizes and rates are totals over all cleaner threads.", CLEANER_SETTINGS)
     parts += _section("Storage as a whole", "Settings of the log manager.", STORAGE_SETTINGS)

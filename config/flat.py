@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from compactd.config.daemon_table import DAEMON_SETTINGS
+from compactd.config.listener_settings import listener_setting
 from compactd.config.setting import Setting
 from compactd.config.settings import CleanerConfig, DaemonConfig, StorageConfig, as_text
 from compactd.config.table import CLEANER_SETTINGS, STORAGE_SETTINGS
@@ -14,14 +15,14 @@ _FIELDS = {"io_buffer_load_factor": "load_factor"}
 
 
 def flatten(storage: StorageConfig, cleaner: CleanerConfig, daemon: DaemonConfig) -> dict[str, str]:
-    """Broker-level name to value, without units; settings that have none are left out."""
+    """Broker-level name to value, without units; settings that have none are left out. Holds passwords."""
     flat: dict[str, str] = {}
     for config, settings in ((storage, STORAGE_SETTINGS), (cleaner, CLEANER_SETTINGS), (daemon, DAEMON_SETTINGS)):
         for setting in settings:
             value = getattr(config, _FIELDS.get(setting.field, setting.field))
             if value is not None:
                 flat[setting.name] = as_text(value)
-    return flat
+    return flat | daemon.listener_settings
 
 
 def unflatten(flat: Mapping[str, str]) -> tuple[StorageConfig, CleanerConfig, DaemonConfig]:
@@ -29,7 +30,10 @@ def unflatten(flat: Mapping[str, str]) -> tuple[StorageConfig, CleanerConfig, Da
     return (
         StorageConfig.from_strings(_some(flat, STORAGE_SETTINGS)),
         CleanerConfig.from_strings(_some(flat, CLEANER_SETTINGS), any_buffer_size=True),
-        DaemonConfig.from_strings(_some(flat, DAEMON_SETTINGS)),
+        DaemonConfig.from_strings(
+            _some(flat, DAEMON_SETTINGS)
+            | {name: value for name, value in flat.items() if listener_setting(name) is not None}
+        ),
     )
 
 

@@ -111,7 +111,9 @@ def open_listeners(
     return tuple(found)
 
 
-def told_listeners(texts: Sequence[str], controllers: Iterable[str], opened: Sequence[Listener]) -> tuple[Listener, ...]:
+def told_listeners(
+    texts: Sequence[str], controllers: Iterable[str], opened: Sequence[Listener]
+) -> tuple[Listener, ...]:
     """What clients are told of listeners: advertised.listeners, each of which must be one of `opened`. Raises ValueError."""
     hidden = {name.strip().upper() for name in controllers}
     protocols = {listener.name: listener.protocol for listener in opened}

@@ -13,8 +13,17 @@ import yaml
 
 from compactd.config.broker_names import OTHER_BROKER_NAMES, why_unused
 from compactd.config.errors import SettingError, UsageError
+from compactd.config.listener_settings import listener_setting, shown
 from compactd.config.properties import parse_properties
-from compactd.config.raw import RawEntry, RawSettings, UnusedSetting, make_entry, parse_sets, strict_entry
+from compactd.config.raw import (
+    RawEntry,
+    RawSettings,
+    UnusedSetting,
+    listener_entry,
+    make_entry,
+    parse_sets,
+    strict_entry,
+)
 from compactd.config.resolve import (
     ClusterConfigs,
     Resolved,
@@ -84,6 +93,9 @@ def _load_properties(path: Path, data: bytes) -> RawSettings:
                 reason = f"line {prop.line} sets {prop.key} again, and the last one counts"
                 unused.append(UnusedSetting(prop.key, previous.source, reason))
             broker[prop.key] = make_entry(prop.key, prop.value, source, f"{path}:{prop.line}", units=False)
+        elif (of_listener := listener_setting(prop.key)) is not None:
+            where = f"{path}:{prop.line}"
+            broker[prop.key] = listener_entry(of_listener, prop.key, prop.value, source, where, units=False)
         else:
             unused.append(_unused(prop.key, source))
     return RawSettings(broker=broker, unused=tuple(unused))
@@ -167,7 +179,7 @@ def _yaml_entry(name: str, node: yaml.Node, path: Path, line: int, topic_level: 
     if topic_level and name not in BY_TOPIC_NAME and name in BY_BROKER_NAME:
         near = next((setting.topic for setting in BY_BROKER_NAME[name] if setting.topic), None)
         reason = "a broker-level name" + (f"; a topic's is {near}" if near else ", which no topic has of its own")
-        raise SettingError(source=f"{path}:{line}", name=name, value=text, reason=reason)
+        raise SettingError(source=f"{path}:{line}", name=name, value=shown(name, text), reason=reason)
     return strict_entry(name, text, f"{path.name}:{line}", f"{path}:{line}")
 
 

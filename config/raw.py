@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from compactd.config.broker_names import OTHER_TOPIC_NAMES, why_unused
 from compactd.config.errors import SettingError, UsageError
-from compactd.config.setting import Value
+from compactd.config.listener_settings import listener_setting, shown
+from compactd.config.setting import Setting, Value
 from compactd.config.settings import as_text, unknown_name
 from compactd.config.table import BY_BROKER_NAME, BY_TOPIC_NAME
 
@@ -24,6 +25,9 @@ class RawEntry:
     values: Mapping[str, Value]
     #: `--set`, or file name and line: `server.properties:12`.
     source: str
+
+    def __repr__(self) -> str:
+        return f"RawEntry({self.name}={shown(self.name, self.text)!r}, {self.source!r})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +79,20 @@ def strict_entry(name: str, text: str, source: str, where: str) -> RawEntry:
     """An entry of YAML or --set, units allowed: only names that have an effect are taken. `where` goes into errors."""
     if name in BY_TOPIC_NAME or name in BY_BROKER_NAME:
         return make_entry(name, text, source, where, units=True)
+    of_listener = listener_setting(name)
+    if of_listener is not None:
+        return listener_entry(of_listener, name, text, source, where, units=True)
     reason = why_unused(name)
     if reason is None:
-        raise unknown_name(name, text, where, _ALL_NAMES)
+        raise unknown_name(name, shown(name, text), where, _ALL_NAMES)
     if name not in OTHER_TOPIC_NAMES:
         reason += "; only a broker's server.properties may hold it"
-    raise SettingError(source=where, name=name, value=text, reason=reason)
+    raise SettingError(source=where, name=name, value=shown(name, text), reason=reason)
+
+
+def listener_entry(setting: Setting, name: str, text: str, source: str, where: str, units: bool) -> RawEntry:
+    """An entry of one listener: it feeds no setting of the table, its text is what counts."""
+    return RawEntry(name, as_text(setting.parse(name, text, where, units)), {}, source)
 
 
 def make_entry(name: str, text: str, source: str, where: str, units: bool) -> RawEntry:

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from compactd.config.daemon_table import DAEMON_SETTINGS
+from compactd.config.errors import SettingError
+from compactd.config.listener_settings import listener_setting
 from compactd.config.raw import RawEntry, RawSettings, parse_sets
 from compactd.config.setting import Setting, Value
-from compactd.config.settings import CleanerConfig, DaemonConfig, StorageConfig, TopicConfig
+from compactd.config.settings import CleanerConfig, DaemonConfig, StorageConfig, TopicConfig, as_text
 from compactd.config.table import BY_TOPIC_NAME, CLEANER_SETTINGS, STORAGE_SETTINGS, TOPIC_SETTINGS
 
 T = TypeVar("T")
@@ -133,8 +135,35 @@ def resolve_daemon(
     metadata: ClusterConfigs | None = None,
 ) -> Resolved[DaemonConfig]:
     """The daemon's configuration. SettingError as above."""
-    values, sources = _resolve_broker(DAEMON_SETTINGS, _as_settings(sets), file_settings, metadata)
-    return Resolved(DaemonConfig.from_values(values, sources["listeners"]), sources, {})
+    given = _as_settings(sets)
+    values, sources = _resolve_broker(DAEMON_SETTINGS, given, file_settings, metadata)
+    listeners = _of_listeners(given, file_settings, metadata)
+    sources |= {name: found.source for name, found in listeners.items()}
+    texts = {name: str(found.value) for name, found in listeners.items()}
+    try:
+        config = DaemonConfig.from_values(values, sources["listeners"], texts)
+    except SettingError as fault:
+        raise SettingError(**{**fault.fields, "source": sources.get(fault.name, fault.source)}) from None
+    return Resolved(config, sources, {})
+
+
+def _of_listeners(
+    given: RawSettings, file_settings: RawSettings | None, metadata: ClusterConfigs | None
+) -> dict[str, _Found]:
+    """Settings of single listeners, by name."""
+    found: dict[str, _Found] = {}
+    if metadata is not None:
+        own = "" if metadata.node_id is None else str(metadata.node_id)
+        for resource in dict.fromkeys(("", own)):
+            for name, text in metadata.broker_configs.get(resource, {}).items():
+                if (setting := listener_setting(name)) is not None:
+                    source = metadata.config_source("broker", resource, name)
+                    found[name] = _Found(as_text(setting.parse(name, text, source, units=False)), source)
+    for settings in (file_settings, given):
+        for name, entry in settings.broker.items() if settings is not None else ():
+            if listener_setting(name) is not None:
+                found[name] = _Found(entry.text, entry.source)
+    return found
 
 
 def _resolve_broker(

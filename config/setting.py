@@ -22,6 +22,9 @@ MAX_RATE = 1.7976931348623157e308
 #: Characters of a refused value that its error shows.
 MAX_SHOWN = 200
 
+#: What stands in place of a secret, as in Kafka.
+HIDDEN = "[hidden]"
+
 
 class Kind(enum.Enum):
     """Kafka's ConfigDef types."""
@@ -32,6 +35,9 @@ class Kind(enum.Enum):
     DOUBLE = "double"
     STRING = "string"
     LIST = "list"
+    CLASS = "class"
+    #: Not shown anywhere: neither in logs and errors nor to clients.
+    PASSWORD = "password"
 
 
 class Unit(enum.Enum):
@@ -126,6 +132,8 @@ class Setting:
             return self._check(self._convert(text, broker, units), broker)
         except ValueError as fault:
             shown = text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
+            if self.kind is Kind.PASSWORD:
+                shown = HIDDEN
             raise SettingError(source=source, name=name, value=shown, reason=str(fault)) from None
 
     def range_text(self, broker: BrokerName | None = None) -> str:
@@ -152,6 +160,8 @@ class Setting:
         """`value` as Kafka would print it, with the human unit beside it where that helps."""
         if value is None:
             return "unset"
+        if self.kind is Kind.PASSWORD:
+            return HIDDEN
         if isinstance(value, bool):
             return "true" if value else "false"
         if isinstance(value, (tuple, frozenset)):
@@ -170,7 +180,7 @@ class Setting:
             return trimmed.lower() == "true"
         if kind is Kind.DOUBLE:
             return self._double(trimmed, units)
-        if kind is Kind.STRING:
+        if kind in (Kind.STRING, Kind.CLASS, Kind.PASSWORD):
             return trimmed
         if kind is Kind.LIST:
             return tuple(dict.fromkeys(re.split(r"\s*,\s*", trimmed))) if trimmed else ()

@@ -16,6 +16,8 @@ from compactd.config.authorization import check_authorizer, parse_super_users
 from compactd.config.connection_limits import parse_overrides
 from compactd.config.daemon_table import DAEMON_SETTINGS
 from compactd.config.errors import SettingError
+from compactd.config.listener_security import securities
+from compactd.config.listener_settings import listener_setting, shown
 from compactd.config.listeners import Listener, open_listeners, parse_address, parse_protocols, told_listeners
 from compactd.config.setting import Scope, Setting, Value
 from compactd.config.table import (
@@ -231,6 +233,29 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
     fetch_max_bytes: int = _daemon("fetch_max_bytes")
     max_incremental_fetch_session_cache_slots: int = _daemon("max_incremental_fetch_session_cache_slots")
     max_request_partition_size_limit: int = _daemon("max_request_partition_size_limit")
+    sasl_enabled_mechanisms: tuple[str, ...] = _daemon("sasl_enabled_mechanisms")
+    connections_max_reauth_ms: int = _daemon("connections_max_reauth_ms")
+    connection_failed_authentication_delay_ms: int = _daemon("connection_failed_authentication_delay_ms")
+    sasl_server_max_receive_size: int = _daemon("sasl_server_max_receive_size")
+    principal_builder_class: str = _daemon("principal_builder_class")
+    sasl_server_callback_handler_class: str | None = _daemon("sasl_server_callback_handler_class")
+    ssl_client_auth: str = _daemon("ssl_client_auth")
+    ssl_enabled_protocols: tuple[str, ...] = _daemon("ssl_enabled_protocols")
+    ssl_cipher_suites: tuple[str, ...] = _daemon("ssl_cipher_suites")
+    ssl_keystore_type: str = _daemon("ssl_keystore_type")
+    ssl_keystore_location: str | None = _daemon("ssl_keystore_location")
+    ssl_keystore_certificate_chain: str | None = _daemon("ssl_keystore_certificate_chain")
+    ssl_keystore_key: str | None = _daemon("ssl_keystore_key")
+    ssl_key_password: str | None = _daemon("ssl_key_password")
+    ssl_keystore_password: str | None = _daemon("ssl_keystore_password")
+    ssl_truststore_type: str = _daemon("ssl_truststore_type")
+    ssl_truststore_location: str | None = _daemon("ssl_truststore_location")
+    ssl_truststore_certificates: str | None = _daemon("ssl_truststore_certificates")
+    ssl_truststore_password: str | None = _daemon("ssl_truststore_password")
+    ssl_principal_mapping_rules: str = _daemon("ssl_principal_mapping_rules")
+    ssl_engine_factory_class: str | None = _daemon("ssl_engine_factory_class")
+    #: Settings of single listeners, by their whole names.
+    listener_settings: dict[str, str] = {}
     authorizer_class_name: str = _daemon("authorizer_class_name")
     super_users: str = _daemon("super_users")
     allow_everyone_if_no_acl_found: bool = _daemon("allow_everyone_if_no_acl_found")
@@ -287,6 +312,13 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str = _daemon("log_level")
     test_clock_file: str = _daemon("test_clock_file")
 
+    def __repr__(self) -> str:
+        """Without passwords."""
+        values = ((name, getattr(self, name)) for name in self.__struct_fields__ if name != "listener_settings")
+        told = [f"{name}={shown(name, str(value)) if value is not None else None!r}" for name, value in values]
+        told += [f"{name}={shown(name, value)!r}" for name, value in self.listener_settings.items()]
+        return f"DaemonConfig({', '.join(told)})"
+
     @property
     def open_listeners(self) -> tuple[Listener, ...]:
         """Where clients connect."""
@@ -304,13 +336,18 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def from_strings(cls, values: Mapping[str, object], source: str = "settings", units: bool = True) -> DaemonConfig:
         """The daemon's configuration from broker-level names. Raises SettingError for unknown names and values."""
-        return cls.from_values(_parse_broker(values, DAEMON_SETTINGS, source, units), source)
+        own = {name: as_text(value) for name, value in values.items() if listener_setting(name) is not None}
+        others = {name: value for name, value in values.items() if name not in own}
+        parsed = _parse_broker(others, DAEMON_SETTINGS, source, units)
+        return cls.from_values(parsed, source, {name: text for name, text in own.items() if text})
 
     @classmethod
-    def from_values(cls, values: Mapping[str, Value], source: str = "settings") -> DaemonConfig:
+    def from_values(
+        cls, values: Mapping[str, Value], source: str = "settings", listener_settings: Mapping[str, str] | None = None
+    ) -> DaemonConfig:
         """A configuration from parsed values by field, with the checks that need more than one of them."""
         fields: dict[str, Any] = dict(values)
-        config = cls(**fields)
+        config = cls(**fields, listener_settings=dict(listener_settings or {}))
         checks: list[tuple[str, object, Callable[[], object]]] = [
             (
                 "listener.security.protocol.map",
@@ -338,6 +375,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
                 check()
             except ValueError as fault:
                 raise SettingError(source=source, name=name, value=as_text(value), reason=str(fault)) from None
+        securities(config, source)
         return config
 
 

@@ -117,8 +117,6 @@ unclean.leader.election.enable BOOLEAN
 _OTHER_PER_BROKER = """
 listener.security.protocol.map STRING
 listeners LIST
-principal.builder.class STRING
-sasl.enabled.mechanisms LIST
 sasl.jaas.config STRING
 sasl.kerberos.kinit.cmd STRING
 sasl.kerberos.min.time.before.relogin LONG
@@ -131,26 +129,12 @@ sasl.login.refresh.min.period.seconds SHORT
 sasl.login.refresh.window.factor DOUBLE
 sasl.login.refresh.window.jitter DOUBLE
 sasl.mechanism.inter.broker.protocol STRING
-ssl.cipher.suites LIST
-ssl.client.auth STRING required,requested,none
-ssl.enabled.protocols LIST
 ssl.endpoint.identification.algorithm STRING
-ssl.engine.factory.class STRING
-ssl.key.password STRING
 ssl.keymanager.algorithm STRING
-ssl.keystore.certificate.chain STRING
-ssl.keystore.key STRING
-ssl.keystore.location STRING
-ssl.keystore.password STRING
-ssl.keystore.type STRING
 ssl.protocol STRING
 ssl.provider STRING
 ssl.secure.random.implementation STRING
 ssl.trustmanager.algorithm STRING
-ssl.truststore.certificates STRING
-ssl.truststore.location STRING
-ssl.truststore.password STRING
-ssl.truststore.type STRING
 """
 
 

@@ -153,6 +153,7 @@ class TopicConfigs:
 def changed_names(before: Settings, after: Settings) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
     """What a reload may apply, name to new value; and what only a restart can, name to (in force, written now)."""
     old, new = settings_text(before), settings_text(after)
+    # Settings of single listeners are not in the table: they count for who connects from then on.
     dynamic = {
         setting.broker[0].name: any(name.dynamic is not Dynamic.NO for name in setting.broker)
         for setting in SETTINGS
@@ -164,7 +165,7 @@ def changed_names(before: Settings, after: Settings) -> tuple[dict[str, str], di
         was, now = old.get(name, ""), new.get(name, "")
         if was == now:
             continue
-        if dynamic[name]:
+        if dynamic.get(name, True):
             apply[name] = now
         else:
             refuse[name] = (was, now)

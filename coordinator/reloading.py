@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from compactd.config.errors import CompactdError
+from compactd.config.listener_settings import shown
 from compactd.coordinator.configuration import Configuration, changed_names, keep_static
 from compactd.coordinator.control import refused
 from compactd.coordinator.control_messages import Control, Refused, Reloaded
@@ -107,9 +108,9 @@ def _take_settings(daemon: Daemon, configuration: Configuration) -> tuple[list[s
     if apply:
         daemon.settings = keep_static(before, after)
         _tell(daemon, apply)
-    applied = [f"{name} = {value}" for name, value in apply.items()]
+    applied = [f"{name} = {shown(name, value)}" for name, value in apply.items()]
     not_applied = [
-        f"{name} stays {was or 'unset'}: {now or 'unset'} counts from the next start on"
+        f"{name} stays {shown(name, was) or 'unset'}: {shown(name, now) or 'unset'} counts from the next start on"
         for name, (was, now) in refuse.items()
     ]
     return applied, not_applied

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import click
 
 from compactd.config.daemon_table import DAEMON_SETTINGS
 from compactd.config.errors import UsageError
+from compactd.config.listener_settings import listener_setting
 from compactd.config.load import (
     load_file,
     parse_sets,
@@ -21,7 +22,7 @@ from compactd.config.load import (
 )
 from compactd.config.raw import RawSettings
 from compactd.config.resolve import DEFAULT
-from compactd.config.setting import Setting, Value
+from compactd.config.setting import HIDDEN, BrokerName, Dynamic, Kind, Setting, Value
 from compactd.config.table import CLEANER_SETTINGS, STORAGE_SETTINGS, TOPIC_SETTINGS
 from compactd.coordinator.configuration import DEFAULT_LOG_DIR, Configuration
 from compactd.scripts.output import Table, print_json, print_line, warn
@@ -42,7 +43,7 @@ class ShownSetting:
             "name": setting.name,
             "brokerNames": [each.name for each in setting.broker],
             "scope": setting.scope.value,
-            "value": _plain(self.value),
+            "value": HIDDEN if setting.kind is Kind.PASSWORD and self.value is not None else _plain(self.value),
             "default": _plain(setting.default),
             "source": self.source,
             "type": setting.kind.value,
@@ -121,7 +122,15 @@ def _resolve(
     rows = _rows(STORAGE_SETTINGS, storage.config, storage.sources)
     found["Storage"] = [_with_default_dir(row) for row in rows]
     daemon = resolve_daemon(given, raw, metadata)
-    found["Daemon"] = _rows(DAEMON_SETTINGS, daemon.config, daemon.sources)
+    found["Daemon"] = _rows(DAEMON_SETTINGS, daemon.config, daemon.sources) + [
+        ShownSetting(
+            replace(setting, broker=(BrokerName(name, Dynamic.PER_BROKER),)),
+            setting.parse(name, text, "", units=False),
+            daemon.sources[name],
+        )
+        for name, text in sorted(daemon.config.listener_settings.items())
+        if (setting := listener_setting(name)) is not None
+    ]
     return found
 
 

@@ -103,7 +103,8 @@ def _assert_default(setting: Setting, text: str) -> None:
     elif setting.kind is Kind.LIST:
         assert setting.default == tuple(item for item in text.strip("[]").split(", ") if item)
     else:
-        assert setting.parse(setting.name, text, "test", units=False) == setting.default
+        # Kafka's defaults of type CLASS print as Java prints classes.
+        assert setting.parse(setting.name, text.removeprefix("class "), "test", units=False) == setting.default
 
 
 def test_cleaner_storage_and_daemon_defaults_are_kafkas_but_for_two() -> None:
@@ -118,7 +119,7 @@ def test_every_row_has_a_field_of_a_configuration_and_every_field_a_row() -> Non
     fields = {scope: {setting.field for setting in SETTINGS if setting.scope is scope} for scope in Scope}
     assert fields[Scope.TOPIC] == set(TopicConfig.__struct_fields__)
     assert fields[Scope.STORAGE] == set(StorageConfig.__struct_fields__)
-    assert fields[Scope.DAEMON] == set(DaemonConfig.__struct_fields__)
+    assert fields[Scope.DAEMON] == set(DaemonConfig.__struct_fields__) - {"listener_settings"}
     cleaner = {"io_buffer_load_factor" if name == "load_factor" else name for name in CleanerConfig.__struct_fields__}
     assert fields[Scope.CLEANER] == cleaner
     assert all(setting.meaning for setting in SETTINGS)
