@@ -10,6 +10,7 @@ from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode, error_of
 from compactd.workers.broker.image import INTERNAL_TOPICS
 from compactd.workers.broker.requests import RequestHeader, handles
+from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
 
 #: Up to the high watermark.
 _ALL = -1
@@ -18,11 +19,16 @@ _ALL = -1
 @handles(DELETE_RECORDS, 0, 2)
 async def delete_records(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
     """Records below an offset are gone for clients at once; their segments go with the next retention run."""
+    authorizer = context.part(Authorizer)
     topics = []
     for topic in request.topics:
-        partitions = [
-            await _delete(context, topic.name, asked.partition_index, asked.offset) for asked in topic.partitions
-        ]
+        if not authorizer.allows(header, Operation.DELETE, Resource.TOPIC, topic.name):
+            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            partitions = [_result(asked.partition_index, error) for asked in topic.partitions]
+        else:
+            partitions = [
+                await _delete(context, topic.name, asked.partition_index, asked.offset) for asked in topic.partitions
+            ]
         topics.append({"name": topic.name, "partitions": partitions})
     return {"topics": topics}
 
@@ -51,4 +57,8 @@ async def _delete(context: Context, topic: str, number: int, offset: int) -> dic
             context.partitions.touched(partition)
         except CompactdError as failure:
             error = error_of(failure)
+    return _result(number, error, low_watermark)
+
+
+def _result(number: int, error: ErrorCode, low_watermark: int = -1) -> dict[str, Any]:
     return {"partition_index": number, "low_watermark": low_watermark, "error_code": error}

@@ -7,8 +7,8 @@ from typing import Any
 from compactd.workers.broker.api_keys import DESCRIBE_CLUSTER
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
-from compactd.workers.broker.metadata import CLUSTER_OPERATIONS, NOT_ASKED
 from compactd.workers.broker.requests import RequestHeader, handles
+from compactd.workers.broker.security.authorizer import NOT_ASKED, Authorizer
 
 _BROKERS, _CONTROLLERS = 1, 2
 
@@ -42,7 +42,7 @@ async def describe_cluster(context: Context, header: RequestHeader, request: Any
             {"broker_id": node.node_id, "host": node.host, "port": node.port, "rack": None, "is_fenced": False}
             for node in nodes
         ],
-        "cluster_authorized_operations": CLUSTER_OPERATIONS
+        "cluster_authorized_operations": context.part(Authorizer).cluster_operations(header)
         if request.include_cluster_authorized_operations
         else NOT_ASKED,
     }

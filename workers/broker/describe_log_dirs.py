@@ -10,11 +10,14 @@ from compactd.workers.broker.api_keys import DESCRIBE_LOG_DIRS
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.requests import RequestHeader, handles
+from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
 
 
 @handles(DESCRIBE_LOG_DIRS, 1, 5)
 async def describe_log_dirs(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
     """Every log dir with those of the partitions that are asked about which this broker serves."""
+    if not context.part(Authorizer).allows(header, Operation.DESCRIBE, Resource.CLUSTER):
+        return {"error_code": ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "results": []}
     asked = None
     if request.topics is not None:
         asked = {(topic.topic, number) for topic in request.topics for number in topic.partitions}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from compactd.storage.names import is_topic_name
 from compactd.workers.broker.api_keys import DESCRIBE_TOPIC_PARTITIONS
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
-from compactd.workers.broker.metadata import TOPIC_OPERATIONS, describe_partition
+from compactd.workers.broker.metadata import describe_partition
 from compactd.workers.broker.requests import RequestHeader, handles
+from compactd.workers.broker.security.authorizer import NOT_ASKED, Authorizer, Operation, Resource
 
 
 @handles(DESCRIBE_TOPIC_PARTITIONS, 0, 0)
@@ -23,7 +25,7 @@ async def describe_topic_partitions(context: Context, header: RequestHeader, req
         if cursor.partition_index < 0 or (listed and cursor.topic_name not in listed):
             return {
                 "topics": [
-                    {"error_code": ErrorCode.INVALID_REQUEST, "name": name, "topic_authorized_operations": -(2**31)}
+                    {"error_code": ErrorCode.INVALID_REQUEST, "name": name, "topic_authorized_operations": NOT_ASKED}
                     for name in (each.name for each in request.topics)
                 ],
                 "next_cursor": None,
@@ -31,15 +33,37 @@ async def describe_topic_partitions(context: Context, header: RequestHeader, req
         names = [name for name in names if name >= cursor.topic_name]
         if names and names[0] == cursor.topic_name:
             first = cursor.partition_index
-    left = max(1, min(request.response_partition_limit, context.config.max_request_partition_size_limit))
+    authorizer = context.part(Authorizer)
+    allowed = [
+        name for name in names if authorizer.allows(header, Operation.DESCRIBE, Resource.TOPIC, name, log=bool(listed))
+    ]
+    most = max(1, min(request.response_partition_limit, context.config.max_request_partition_size_limit))
+    topics, next_cursor = _page(
+        context, header, allowed, first if allowed and allowed[0] == names[0] else 0, most, listed
+    )
+    if listed:
+        # Whether they exist is not told. All of them come with every page.
+        denied = [name for name in names if name not in set(allowed)]
+        topics += [_missing(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name, NOT_ASKED) for name in denied]
+    return {"topics": topics, "next_cursor": next_cursor}
+
+
+def _page(
+    context: Context, header: RequestHeader, names: Sequence[str], first: int, left: int, listed: Sequence[str]
+) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """Topics up to `left` partitions, the first of them from partition `first` on, and where the next page begins."""
+    authorizer = context.part(Authorizer)
     topics: list[dict[str, Any]] = []
     for name in names:
         if left <= 0:
-            return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": 0}}
+            return topics, {"topic_name": name, "partition_index": 0}
+        operations = authorizer.operations(header, Resource.TOPIC, name)
         topic = context.image.topic(name)
         if topic is None:
             if listed:
-                topics.append(_missing(name))
+                good = is_topic_name(name)
+                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if good else ErrorCode.INVALID_TOPIC_EXCEPTION
+                topics.append(_missing(error, name, operations))
             first = 0
             continue
         numbers = [number for number in topic.partitions if number >= first]
@@ -58,16 +82,14 @@ async def describe_topic_partitions(context: Context, header: RequestHeader, req
                     }
                     for number in numbers[:left]
                 ],
-                "topic_authorized_operations": TOPIC_OPERATIONS,
+                "topic_authorized_operations": operations,
             }
         )
         if len(numbers) > left:
-            return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": numbers[left]}}
+            return topics, {"topic_name": name, "partition_index": numbers[left]}
         left -= len(numbers)
-    return {"topics": topics, "next_cursor": None}
+    return topics, None
 
 
-def _missing(name: str) -> dict[str, Any]:
-    good = is_topic_name(name)
-    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if good else ErrorCode.INVALID_TOPIC_EXCEPTION
-    return {"error_code": error, "name": name, "topic_id": None, "topic_authorized_operations": TOPIC_OPERATIONS}
+def _missing(error: ErrorCode, name: str, operations: int) -> dict[str, Any]:
+    return {"error_code": error, "name": name, "topic_id": None, "topic_authorized_operations": operations}

@@ -9,6 +9,7 @@ from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.partition import Partition
 from compactd.workers.broker.requests import RequestHeader, handles
+from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
 
 
 def check_epoch(partition: Partition, current: int) -> ErrorCode:
@@ -41,18 +42,22 @@ def end_of_epoch(partition: Partition, epoch: int) -> tuple[int, int] | None:
 @handles(OFFSET_FOR_LEADER_EPOCH, 2, 4)
 async def offset_for_leader_epoch(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
     """Where the log of an epoch ends."""
-    return {
-        "topics": [
-            {"topic": topic.topic, "partitions": [_answer(context, topic.topic, asked) for asked in topic.partitions]}
-            for topic in request.topics
-        ]
-    }
+    authorizer = context.part(Authorizer)
+    is_follower = authorizer.allows(header, Operation.CLUSTER_ACTION, Resource.CLUSTER, log=False)
+    topics = []
+    for topic in request.topics:
+        is_allowed = is_follower or authorizer.allows(header, Operation.DESCRIBE, Resource.TOPIC, topic.topic)
+        rows = [_answer(context, topic.topic, asked, is_allowed) for asked in topic.partitions]
+        topics.append({"topic": topic.topic, "partitions": rows})
+    return {"topics": topics}
 
 
-def _answer(context: Context, topic: str, asked: Any) -> dict[str, Any]:
+def _answer(context: Context, topic: str, asked: Any, is_allowed: bool) -> dict[str, Any]:
     answer = {"partition": asked.partition, "error_code": ErrorCode.NONE, "leader_epoch": -1, "end_offset": -1}
     partition = context.partitions.get(topic, asked.partition)
-    if partition is None:
+    if not is_allowed:
+        answer["error_code"] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    elif partition is None:
         exists = context.image.partition(topic, asked.partition) is not None
         answer["error_code"] = ErrorCode.NOT_LEADER_OR_FOLLOWER if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     elif partition.error:

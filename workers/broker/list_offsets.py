@@ -18,6 +18,7 @@ from compactd.workers.broker.errors import ErrorCode, error_of
 from compactd.workers.broker.leader_epochs import check_epoch
 from compactd.workers.broker.partition import Partition
 from compactd.workers.broker.requests import RequestHeader, handles
+from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
 
 #: Of tiered storage, which there is none of: no offset, no error.
 _LATEST_TIERED, _EARLIEST_PENDING_UPLOAD = -5, -6
@@ -38,8 +39,14 @@ _NONE = TimestampOffset(-1, -1, -1)
 async def list_offsets(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
     """One offset for each partition that is asked about."""
     committed = getattr(request, "isolation_level", 0) == _COMMITTED
+    authorizer = context.part(Authorizer)
     topics = []
     for topic in request.topics:
+        if not authorizer.allows(header, Operation.DESCRIBE, Resource.TOPIC, topic.name):
+            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            rows = [_result(asked.partition_index, error) for asked in topic.partitions]
+            topics.append({"name": topic.name, "partitions": rows})
+            continue
         seen: dict[int, int] = {}
         for asked in topic.partitions:
             seen[asked.partition_index] = seen.get(asked.partition_index, 0) + 1

@@ -14,16 +14,12 @@ from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.image import INTERNAL_TOPICS, Topic
 from compactd.workers.broker.requests import RequestHeader, handles
+from compactd.workers.broker.security.authorizer import NOT_ASKED, Authorizer, Operation, Resource
 from compactd.workers.catalogue_messages import CreateTopics, NewTopic, TopicResults
 from compactd.workers.messages import CataloguePartition
 
 _LOGGER = logging.getLogger(__name__)
 
-#: What is allowed where nobody is asked who he is, as bits of Kafka's AclOperation (facts 0.1), and "not asked".
-TOPIC_OPERATIONS = 3576
-CLUSTER_OPERATIONS = 8096
-GROUP_OPERATIONS = 3400
-NOT_ASKED = -(2**31)
 #: From this version on clients know that a leader may not have the listener that they came by (KIP-103).
 _WITH_LISTENERS = 6
 
@@ -32,9 +28,14 @@ _WITH_LISTENERS = 6
 async def metadata(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
     """Topics that are asked for by name or id, or all; those that are missing are created where that is wanted."""
     version = header.version
+    authorizer = context.part(Authorizer)
     asked = request.topics
     if asked is None or (version == 0 and not asked):
-        topics = [_described(context, header, topic, request) for topic in context.image]
+        topics = [
+            _described(context, header, topic, request)
+            for topic in context.image
+            if authorizer.allows(header, Operation.DESCRIBE, Resource.TOPIC, topic.name, log=False)
+        ]
     elif 10 <= version <= 11 and any(each.topic_id is not None or each.name is None for each in asked):
         return _refused(asked)
     elif any(getattr(each, "topic_id", None) is not None for each in asked):
@@ -49,7 +50,7 @@ async def metadata(context: Context, header: RequestHeader, request: Any) -> dic
         "cluster_id": context.image.cluster_id,
         "controller_id": _controller(context),
         "topics": topics,
-        "cluster_authorized_operations": CLUSTER_OPERATIONS
+        "cluster_authorized_operations": authorizer.cluster_operations(header)
         if getattr(request, "include_cluster_authorized_operations", False)
         else NOT_ASKED,
     }
@@ -76,21 +77,33 @@ def _refused(asked: Iterable[Any]) -> dict[str, Any]:
 async def _by_name(
     context: Context, header: RequestHeader, names: Sequence[str | None], request: Any
 ) -> list[dict[str, Any]]:
+    authorizer = context.part(Authorizer)
     wanted = list(dict.fromkeys(name or "" for name in names))
-    missing = [name for name in wanted if name not in context.image.topics]
-    # Internal topics have settings of their own; who needs one makes it.
-    creatable = [name for name in missing if is_topic_name(name) and name not in INTERNAL_TOPICS]
-    if creatable and context.config.auto_create_topics_enable and getattr(request, "allow_auto_topic_creation", True):
-        await create_topics(context, creatable)
+    # Whether a topic exists that somebody may not look at is not told.
+    denied = {name for name in wanted if not authorizer.allows(header, Operation.DESCRIBE, Resource.TOPIC, name)}
+    missing = [name for name in wanted if name not in context.image.topics and name not in denied]
+    if missing and context.config.auto_create_topics_enable and getattr(request, "allow_auto_topic_creation", True):
+        if not authorizer.allows(header, Operation.CREATE, Resource.CLUSTER, log=False):
+            denied.update(
+                name for name in missing if not authorizer.allows(header, Operation.CREATE, Resource.TOPIC, name)
+            )
+        # Internal topics have settings of their own; who needs one makes it.
+        creatable = [
+            name for name in missing if is_topic_name(name) and name not in INTERNAL_TOPICS and name not in denied
+        ]
+        if creatable:
+            await create_topics(context, creatable)
     found = []
     for name in wanted:
         topic = context.image.topic(name)
-        if topic is not None:
+        if name in denied:
+            found.append(_missing(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name, None))
+        elif topic is not None:
             found.append(_described(context, header, topic, request))
         else:
             good = is_topic_name(name)
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if good else ErrorCode.INVALID_TOPIC_EXCEPTION
-            found.append(_missing(error, name, None, request))
+            found.append(_missing(error, name, None, _operations(context, header, name, request)))
     return found
 
 
@@ -110,22 +123,28 @@ async def create_topics(context: Context, names: Sequence[str]) -> None:
 def _by_id(context: Context, header: RequestHeader, topic_id: uuid.UUID, request: Any) -> dict[str, Any]:
     topic = context.image.topic_of_id(topic_id)
     if topic is None:
-        return _missing(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id, request)
+        return _missing(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
+    if not context.part(Authorizer).allows(header, Operation.DESCRIBE, Resource.TOPIC, topic.name):
+        return _missing(ErrorCode.TOPIC_AUTHORIZATION_FAILED, None, topic_id)
     return _described(context, header, topic, request)
 
 
-def _missing(error: ErrorCode, name: str | None, topic_id: uuid.UUID | None, request: Any) -> dict[str, Any]:
+def _missing(
+    error: ErrorCode, name: str | None, topic_id: uuid.UUID | None, operations: int = NOT_ASKED
+) -> dict[str, Any]:
     return {
         "error_code": error,
         "name": name,
         "topic_id": topic_id,
         "partitions": (),
-        "topic_authorized_operations": _operations(request),
+        "topic_authorized_operations": operations,
     }
 
 
-def _operations(request: Any) -> int:
-    return TOPIC_OPERATIONS if getattr(request, "include_topic_authorized_operations", False) else NOT_ASKED
+def _operations(context: Context, header: RequestHeader, name: str, request: Any) -> int:
+    if not getattr(request, "include_topic_authorized_operations", False):
+        return NOT_ASKED
+    return context.part(Authorizer).operations(header, Resource.TOPIC, name)
 
 
 def _described(context: Context, header: RequestHeader, topic: Topic, request: Any) -> dict[str, Any]:
@@ -135,9 +154,10 @@ def _described(context: Context, header: RequestHeader, topic: Topic, request: A
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
         "partitions": [
-            describe_partition(context, each, header.peer.listener, header.version) for each in topic.partitions.values()
+            describe_partition(context, each, header.peer.listener, header.version)
+            for each in topic.partitions.values()
         ],
-        "topic_authorized_operations": _operations(request),
+        "topic_authorized_operations": _operations(context, header, topic.name, request),
     }
 
 

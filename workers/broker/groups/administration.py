@@ -14,8 +14,8 @@ from compactd.workers.broker.groups.group import ClassicGroup
 from compactd.workers.broker.groups.member import GroupError, State
 from compactd.workers.broker.groups.records import KeyValue, group_tombstone, offset_record
 from compactd.workers.broker.groups.shard import Shard
-from compactd.workers.broker.metadata import GROUP_OPERATIONS, NOT_ASKED
 from compactd.workers.broker.requests import RequestHeader, handles
+from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
 
 _CLASSIC = "classic"
 #: DescribeGroups says from here on that a group is not there.
@@ -28,6 +28,8 @@ async def list_groups(context: Context, header: RequestHeader, request: Any) -> 
     groups = context.part(GroupCoordinator)
     if groups.is_loading:
         return {"error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+    authorizer = context.part(Authorizer)
+    sees_all = authorizer.allows(header, Operation.DESCRIBE, Resource.CLUSTER, log=False)
     states = {each.lower() for each in getattr(request, "states_filter", ())}
     kinds = {each.lower() for each in getattr(request, "types_filter", ())}
     return {
@@ -36,6 +38,7 @@ async def list_groups(context: Context, header: RequestHeader, request: Any) -> 
             for shard in groups
             for each in _listed(shard)
             if (not states or each["group_state"].lower() in states) and (not kinds or each["group_type"] in kinds)
+            if sees_all or authorizer.allows(header, Operation.DESCRIBE, Resource.GROUP, each["group_id"], log=False)
         ]
     }
 
@@ -60,13 +63,18 @@ def _listed(shard: Shard) -> Iterator[dict[str, Any]]:
 @handles(DESCRIBE_GROUPS, 0, 6)
 async def describe_groups(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
     """Members, and what they were assigned."""
-    operations = GROUP_OPERATIONS if getattr(request, "include_authorized_operations", False) else NOT_ASKED
-    return {
-        "groups": [
-            {**_described(context, header.version, group_id), "authorized_operations": operations}
-            for group_id in request.groups
-        ]
-    }
+    authorizer = context.part(Authorizer)
+    wants_operations = getattr(request, "include_authorized_operations", False)
+    groups = []
+    for group_id in request.groups:
+        if not authorizer.allows(header, Operation.DESCRIBE, Resource.GROUP, group_id):
+            groups.append({"error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED, "group_id": group_id})
+            continue
+        group = _described(context, header.version, group_id)
+        if wants_operations and not group.get("error_code"):
+            group["authorized_operations"] = authorizer.operations(header, Resource.GROUP, group_id)
+        groups.append(group)
+    return {"groups": groups}
 
 
 def _described(context: Context, version: int, group_id: str) -> dict[str, Any]:
@@ -103,10 +111,13 @@ def _described(context: Context, version: int, group_id: str) -> dict[str, Any]:
 @handles(DELETE_GROUPS, 0, 3)
 async def delete_groups(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
     """Groups that nobody is in, with everything that they committed."""
+    authorizer = context.part(Authorizer)
     results = []
     for group_id in dict.fromkeys(request.groups_names):
         error = ErrorCode.NONE
         try:
+            if not authorizer.allows(header, Operation.DELETE, Resource.GROUP, group_id):
+                raise GroupError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
             shard = context.part(GroupCoordinator).shard(group_id)
             await _delete(shard, group_id)
         except GroupError as refusal:

@@ -56,6 +56,8 @@ _SUPPORTED: dict[Resource, tuple[Operation, ...]] = {
     ),
 }
 
+_EVERYTHING = {resource: sum(1 << each for each in operations) for resource, operations in _SUPPORTED.items()}
+
 #: Decisions that are remembered; then all are made anew. Those about longer names are not remembered.
 _MOST_DECISIONS = 50_000
 _LONGEST_NAME = 300
@@ -118,11 +120,19 @@ class Authorizer:
 
     def operations(self, header: RequestHeader, resource: Resource, name: str = CLUSTER_NAME) -> int:
         """What the client may do with a resource: bits, by the numbers of operations (KIP-430)."""
+        if not self.enabled:
+            return _EVERYTHING[resource]
         return sum(
             1 << operation
             for operation in _SUPPORTED[resource]
             if self.allows(header, operation, resource, name, log=False)
         )
+
+    def cluster_operations(self, header: RequestHeader) -> int:
+        """What the client may do with the cluster: nothing that is told to whom may not describe it."""
+        if not self.allows(header, Operation.DESCRIBE, Resource.CLUSTER):
+            return 0
+        return self.operations(header, Resource.CLUSTER)
 
     # ---- deciding
 
