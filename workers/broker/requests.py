@@ -57,6 +57,9 @@ HANDLER_MODULES = (
     "groups.administration",
     "transactions.add",
     "transactions.end",
+    "transactions.write_markers",
+    "transactions.describe",
+    "transactions.describe_producers",
     "quotas.administration",
 )
 
