@@ -5,6 +5,7 @@ Of the settings and the quotas that name hosts, those whose names are no address
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import socket
 from collections.abc import Iterable, Mapping
@@ -129,9 +130,10 @@ def plain_address(host: str) -> str:
 def literal_address(host: str) -> str | None:
     """Of an address, as it is written by the system; None for a name."""
     try:
-        return plain_address(str(ipaddress.ip_address(host)))
+        address = ipaddress.ip_address(host)
     except ValueError:
         return None
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def address_of(host: str) -> str | None:
@@ -139,7 +141,7 @@ def address_of(host: str) -> str | None:
     found = literal_address(host)
     if found is not None:
         return found
-    try:
-        return plain_address(str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]))
-    except (OSError, UnicodeError):
-        return None
+    for family in (socket.AF_INET, socket.AF_INET6):  # the first one of Java's InetAddress.getByName
+        with contextlib.suppress(OSError, UnicodeError):
+            return plain_address(str(socket.getaddrinfo(host, None, family, socket.SOCK_STREAM)[0][4][0]))
+    return None
