@@ -54,7 +54,7 @@ leader.imbalance.check.interval.seconds log.local.retention.bytes
 log.local.retention.ms log.remote.copy.lag.bytes log.remote.copy.lag.ms
 metadata.log.dir metadata.max.idle.interval.ms metric.reporters
 metrics.num.samples metrics.recording.level metrics.sample.window.ms num.io.threads num.network.threads
-num.replica.alter.log.dirs.threads num.replica.fetchers offsets.commit.timeout.ms offsets.load.buffer.size
+num.replica.fetchers offsets.commit.timeout.ms offsets.load.buffer.size
 offsets.topic.compression.codec offsets.topic.replication.factor process.roles
 producer.purgatory.purge.interval.requests queued.max.requests
 remote.fetch.max.wait.ms remote.list.offsets.request.timeout.ms remote.log.index.file.cache.total.size.bytes

@@ -93,6 +93,16 @@ _QUOTAS: tuple[Setting, ...] = (
     _kafka("controller.quota.window.size.seconds", Kind.INT, 1, "length of each of these windows, in seconds", low=1),
 )
 
+_MOVES: tuple[Setting, ...] = (
+    _kafka(
+        "num.replica.alter.log.dirs.threads",
+        Kind.INT,
+        None,
+        "partitions that each worker moves to other log dirs at the same time; unset: as many as there are log dirs",
+        unit=Unit.THREADS,
+    ),
+)
+
 _TOPICS: tuple[Setting, ...] = (
     _kafka("num.partitions", Kind.INT, 1, "partitions of a topic created without a number", low=1),
     _kafka("auto.create.topics.enable", Kind.BOOLEAN, True, "a topic that a client asks for is created"),
@@ -191,7 +201,7 @@ _CLEANING: tuple[Setting, ...] = (
         "cleaner.free.space.margin",
         Kind.LONG,
         64 << 20,
-        "a clean is not begun unless its largest group and this many bytes fit the log dir",
+        "a clean is not begun unless its largest group and this many bytes fit the log dir, nor goes a move there on",
         Dynamic.YES,
         unit=Unit.BYTES,
         low=0,
@@ -421,6 +431,7 @@ DAEMON_SETTINGS: tuple[Setting, ...] = (
     + _AUTHENTICATION
     + _AUTHORISATION
     + _QUOTAS
+    + _MOVES
     + _TOPICS
     + _CLEANING
     + _GROUPS

@@ -233,6 +233,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
     fetch_max_bytes: int = _daemon("fetch_max_bytes")
     max_incremental_fetch_session_cache_slots: int = _daemon("max_incremental_fetch_session_cache_slots")
     max_request_partition_size_limit: int = _daemon("max_request_partition_size_limit")
+    num_replica_alter_log_dirs_threads: int | None = _daemon("num_replica_alter_log_dirs_threads")
     sasl_enabled_mechanisms: tuple[str, ...] = _daemon("sasl_enabled_mechanisms")
     connections_max_reauth_ms: int = _daemon("connections_max_reauth_ms")
     connection_failed_authentication_delay_ms: int = _daemon("connection_failed_authentication_delay_ms")
