@@ -92,12 +92,11 @@ class QuotaKind:
         if not self.limits:
             return None
         client = (header.peer.user, header.client_id)
-        found = self._found.get(client, _UNKNOWN)
-        if found is _UNKNOWN:
+        if client not in self._found:
             if len(self._found) >= _REMEMBERED:
                 self._found.clear()
-            found = self._found[client] = self.limits.of(*client)
-        return found
+            self._found[client] = self.limits.of(*client)
+        return self._found[client]
 
     def rate(self, limit: Limit, now_ms: int) -> Rate:
         """That of all who share the limit."""
@@ -126,9 +125,6 @@ class QuotaKind:
         limit = self.limit(header)
         if limit is not None:
             self.rate(limit, now_ms).record(value, now_ms)
-
-
-_UNKNOWN: Any = object()
 
 
 class ClientQuotas:
