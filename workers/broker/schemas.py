@@ -14,6 +14,11 @@ from kio.schema.api_versions.v4.request import ApiVersionsRequest as ApiVersions
 from kio.schema.api_versions.v4.response import ApiVersionsResponse as ApiVersionsResponse4
 from kio.schema.delete_groups.v2.request import DeleteGroupsRequest as DeleteGroupsRequest2
 from kio.schema.delete_groups.v2.response import DeleteGroupsResponse as DeleteGroupsResponse2
+from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest as DescribeTransactionsRequest0
+from kio.schema.describe_transactions.v0.response import (
+    DescribeTransactionsResponse as KioDescribeTransactionsResponse0,
+)
+from kio.schema.describe_transactions.v0.response import TopicData
 from kio.schema.errors import ErrorCode
 from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequest as TxnOffsetCommitRequest5
 from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequestPartition
@@ -21,7 +26,7 @@ from kio.schema.txn_offset_commit.v5.response import TxnOffsetCommitResponse as 
 from kio.schema.txn_offset_commit.v5.response import TxnOffsetCommitResponsePartition
 from kio.schema.types import GroupId, ProducerId, TransactionalId
 from kio.static.constants import EntityType
-from kio.static.primitive import i16, i32, i32Timedelta
+from kio.static.primitive import i16, i32, i32Timedelta, i64
 
 #: A class that kio generated from Kafka's schemas, or one of the same make.
 Schema: TypeAlias = Any
@@ -29,6 +34,7 @@ Schema: TypeAlias = Any
 API_VERSIONS = 18
 TXN_OFFSET_COMMIT = 28
 DELETE_GROUPS = 42
+DESCRIBE_TRANSACTIONS = 65
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,11 +137,44 @@ class DeleteGroupsResponse3:
     results: tuple[DeletableGroupResult3, ...]
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionState0:
+    """A transaction in DescribeTransactionsResponse v0."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(DESCRIBE_TRANSACTIONS)
+    __header_schema__: ClassVar[Any] = KioDescribeTransactionsResponse0.__header_schema__
+    error_code: ErrorCode = dataclasses.field(metadata={"kafka_type": "error_code"})
+    transactional_id: TransactionalId = dataclasses.field(metadata={"kafka_type": "string"})
+    transaction_state: str = dataclasses.field(metadata={"kafka_type": "string"})
+    transaction_timeout: i32Timedelta = dataclasses.field(metadata={"kafka_type": "timedelta_i32"})
+    transaction_start_time: i64 = dataclasses.field(metadata={"kafka_type": "int64"})
+    producer_id: ProducerId = dataclasses.field(metadata={"kafka_type": "int64"})
+    producer_epoch: i16 = dataclasses.field(metadata={"kafka_type": "int16"})
+    topics: tuple[TopicData, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeTransactionsResponse0:
+    """DescribeTransactionsResponse v0: kio's can't say that nothing has begun, which is -1."""
+
+    __type__: ClassVar = KioDescribeTransactionsResponse0.__type__
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(DESCRIBE_TRANSACTIONS)
+    __header_schema__: ClassVar[Any] = KioDescribeTransactionsResponse0.__header_schema__
+    throttle_time: i32Timedelta = dataclasses.field(metadata={"kafka_type": "timedelta_i32"})
+    transaction_states: tuple[TransactionState0, ...]
+
+
 #: (API key, version): request and response. Where only one of the two changed, the other is kio's of the version before.
 _OWN: dict[tuple[int, int], tuple[Schema, Schema]] = {
     (API_VERSIONS, 5): (ApiVersionsRequest5, ApiVersionsResponse4),
     (TXN_OFFSET_COMMIT, 6): (TxnOffsetCommitRequest6, TxnOffsetCommitResponse6),
     (DELETE_GROUPS, 3): (DeleteGroupsRequest2, DeleteGroupsResponse3),
+    (DESCRIBE_TRANSACTIONS, 0): (DescribeTransactionsRequest0, DescribeTransactionsResponse0),
 }
 
 

@@ -1,4 +1,4 @@
-"""DescribeTransactions and ListTransactions v0 to v2: the ids that this broker coordinates (facts: kafka-protocol 15.8; KIP-664)."""
+"""DescribeTransactions and ListTransactions v0 to v2: the ids that this broker coordinates (facts: kafka-protocol 15.8)."""
 
 from __future__ import annotations
 

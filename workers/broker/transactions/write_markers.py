@@ -25,6 +25,10 @@ async def write_markers(context: Context, header: RequestHeader, request: Any) -
     writer = context.part(MarkerWriter)
     errors: dict[int, dict[TopicPartitionKey, ErrorCode]] = {}
     for asked in request.markers:
+        if asked.producer_id < 0 or asked.producer_epoch < 0:
+            # Not even a marker can be made of it.
+            failed = ErrorCode.UNKNOWN_SERVER_ERROR
+            return _answer({each.producer_id: dict.fromkeys(_keys(each), failed) for each in request.markers})
         marker = Marker(
             asked.producer_id,
             asked.producer_epoch,
