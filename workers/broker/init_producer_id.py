@@ -46,7 +46,7 @@ def _refused_by_acl(context: Context, header: RequestHeader, request: Any) -> Er
     if request.transactional_id is not None:
         allowed = authorizer.allows(header, Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id)
         return ErrorCode.NONE if allowed else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    allowed = authorizer.allows(header, Operation.IDEMPOTENT_WRITE, Resource.CLUSTER)
+    allowed = authorizer.allows(header, Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, log=False)
     if allowed or authorizer.allows_some(header, Operation.WRITE, Resource.TOPIC):
         return ErrorCode.NONE
     return ErrorCode.CLUSTER_AUTHORIZATION_FAILED

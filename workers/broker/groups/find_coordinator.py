@@ -10,10 +10,16 @@ from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.groups.coordinator import GroupCoordinator
 from compactd.workers.broker.groups.records import OFFSETS_TOPIC
 from compactd.workers.broker.requests import RequestHeader, handles
+from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
 from compactd.workers.broker.transactions.coordinator import TransactionCoordinator
 from compactd.workers.broker.transactions.records import TRANSACTION_TOPIC
 
 _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
+_RESOURCES = {_GROUP: Resource.GROUP, _TRANSACTION: Resource.TRANSACTIONAL_ID}
+_DENIED = {
+    Resource.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    Resource.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
 #: From here on several keys are asked for at once, and share groups may be.
 _BATCHED, _WITH_SHARES = 4, 6
 
@@ -33,6 +39,9 @@ async def find_coordinator(context: Context, header: RequestHeader, request: Any
 
 
 async def _find(context: Context, header: RequestHeader, kind: int, key: str) -> dict[str, Any]:
+    resource = _RESOURCES.get(kind)
+    if resource is not None and not context.part(Authorizer).allows(header, Operation.DESCRIBE, resource, key):
+        return _refused(key, _DENIED[resource], _DENIED[resource].name)
     if kind not in (_GROUP, _TRANSACTION, _SHARE) or (kind == _SHARE and header.version < _WITH_SHARES):
         return _refused(key, ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {kind}")
     if kind == _SHARE:

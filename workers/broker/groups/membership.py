@@ -14,6 +14,7 @@ from compactd.workers.broker.groups.group import ClassicGroup
 from compactd.workers.broker.groups.member import GroupError, Join, JoinAnswer, Moment, SyncAnswer
 from compactd.workers.broker.groups.shard import Shard
 from compactd.workers.broker.requests import RequestHeader, handles
+from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
 
 _NO_TYPE_BEFORE = 7
 
@@ -57,7 +58,7 @@ async def _join(context: Context, header: RequestHeader, request: Any) -> JoinAn
         needs_known_id=header.version >= 4,
         may_skip_assignment=header.version >= 9,
     )
-    shard = _shard(context, request.group_id)
+    shard = _shard(context, header, request.group_id)
     config = context.config
     if not config.group_min_session_timeout_ms <= session_ms <= config.group_max_session_timeout_ms:
         raise GroupError(ErrorCode.INVALID_SESSION_TIMEOUT)
@@ -97,7 +98,7 @@ async def _sync(context: Context, header: RequestHeader, request: Any) -> SyncAn
     protocol_type, protocol_name = getattr(request, "protocol_type", None), getattr(request, "protocol_name", None)
     if header.version >= 5 and (protocol_type is None or protocol_name is None):
         raise GroupError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    shard = _shard(context, request.group_id)
+    shard = _shard(context, header, request.group_id)
     ticket: asyncio.Future[SyncAnswer] = context.loop.create_future()
 
     def work(now: Moment) -> tuple[ClassicGroup, None]:
@@ -123,7 +124,7 @@ async def heartbeat(context: Context, header: RequestHeader, request: Any) -> di
     """Says whether to go on, or to join again. Takes no turn: it changes nothing that is stored."""
     error = ErrorCode.NONE
     try:
-        shard = _shard(context, request.group_id)
+        shard = _shard(context, header, request.group_id)
         _known(shard, request.group_id).heartbeat(
             request.member_id, getattr(request, "group_instance_id", None), request.generation_id, shard.moment()
         )
@@ -140,7 +141,7 @@ async def leave_group(context: Context, header: RequestHeader, request: Any) -> 
     members = request.members if is_batch else [request]
     who = [(each.member_id, getattr(each, "group_instance_id", None)) for each in members]
     try:
-        errors = await _leave(context, request.group_id, who)
+        errors = await _leave(context, header, request.group_id, who)
     except GroupError as error:
         return {"error_code": error.code}
     if not is_batch:
@@ -154,8 +155,10 @@ async def leave_group(context: Context, header: RequestHeader, request: Any) -> 
     }
 
 
-async def _leave(context: Context, group_id: str, who: list[tuple[str, str | None]]) -> list[ErrorCode]:
-    shard = _shard(context, group_id)
+async def _leave(
+    context: Context, header: RequestHeader, group_id: str, who: list[tuple[str, str | None]]
+) -> list[ErrorCode]:
+    shard = _shard(context, header, group_id)
 
     def work(now: Moment) -> tuple[ClassicGroup | None, list[ErrorCode]]:
         group = shard.group(group_id)
@@ -166,7 +169,9 @@ async def _leave(context: Context, group_id: str, who: list[tuple[str, str | Non
     return await shard.change(work)
 
 
-def _shard(context: Context, group_id: str) -> Shard:
+def _shard(context: Context, header: RequestHeader, group_id: str) -> Shard:
+    if not context.part(Authorizer).allows(header, Operation.READ, Resource.GROUP, group_id):
+        raise GroupError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if not group_id:
         raise GroupError(ErrorCode.INVALID_GROUP_ID)
     return context.part(GroupCoordinator).shard(group_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from compactd.workers.broker.api_keys import OFFSET_COMMIT, OFFSET_DELETE
@@ -16,6 +16,7 @@ from compactd.workers.broker.groups.records import KeyValue, offset_record
 from compactd.workers.broker.groups.shard import Shard
 from compactd.workers.broker.groups.subscription import CONSUMER
 from compactd.workers.broker.requests import RequestHeader, handles
+from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
 
 #: From here on an unknown group has a code of its own; and topics have ids.
 _KNOWS_GROUP, _WITH_IDS = 9, 10
@@ -25,7 +26,14 @@ _KNOWS_GROUP, _WITH_IDS = 9, 10
 async def offset_commit(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
     """Partitions are refused one by one where it is about them, all together where it is about the group."""
     retention_ms = milliseconds(getattr(request, "retention_time", None))
+    allowed = context.part(Authorizer).allows
     rows = CommitRows(context, request.topics, header.version >= _WITH_IDS, retention_ms)
+    if not allowed(header, Operation.READ, Resource.GROUP, request.group_id):
+        rows.refuse_all(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        return rows.answer()
+    rows.refuse_topics(
+        lambda topic: not allowed(header, Operation.READ, Resource.TOPIC, topic), ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    )
     if rows.reach_the_group:
         rows.refuse(await _commit(context, header, request, rows.offsets))
     return rows.answer()
@@ -54,11 +62,16 @@ async def _commit(context: Context, header: RequestHeader, request: Any, offsets
 @handles(OFFSET_DELETE, 0, 0)
 async def offset_delete(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
     """Forgets offsets of topics that the group does not read."""
+    allowed = context.part(Authorizer).allows
+    if not allowed(header, Operation.DELETE, Resource.GROUP, request.group_id):
+        return {"error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED}
     if not request.group_id:
         return {"error_code": ErrorCode.INVALID_GROUP_ID}
+    names = {topic.name for topic in request.topics}
+    denied = {name for name in names if not allowed(header, Operation.READ, Resource.TOPIC, name)}
     try:
         shard = context.part(GroupCoordinator).shard(request.group_id)
-        errors = await shard.commit(lambda now: _deletion(context, shard, request))
+        errors = await shard.commit(lambda now: _deletion(context, shard, request, denied))
     except GroupError as error:
         return {"error_code": error.code}
     return {
@@ -80,7 +93,7 @@ async def offset_delete(context: Context, header: RequestHeader, request: Any) -
 
 
 def _deletion(
-    context: Context, shard: Shard, request: Any
+    context: Context, shard: Shard, request: Any, denied: Collection[str]
 ) -> tuple[list[KeyValue], Callable[[int], None], dict[tuple[str, int], ErrorCode]]:
     group = shard.group(request.group_id)
     other = shard.state.others.get(request.group_id)
@@ -94,7 +107,9 @@ def _deletion(
     for topic in request.topics:
         for each in topic.partitions:
             where = (topic.name, each.partition_index)
-            if context.image.partition(*where) is None:
+            if topic.name in denied:
+                errors[where] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif context.image.partition(*where) is None:
                 errors[where] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif other.members if other is not None else group is not None and group.is_subscribed(topic.name):
                 errors[where] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC

@@ -14,6 +14,7 @@ from compactd.workers.broker.groups.member import GroupError
 from compactd.workers.broker.groups.records import NO_ID
 from compactd.workers.broker.groups.shard import Shard
 from compactd.workers.broker.requests import RequestHeader, handles
+from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
 
 #: Where errors of the group have a place of their own; where there are several groups; where topics have ids.
 _TOP_LEVEL_ERROR, _BATCHED, _WITH_IDS = 2, 8, 10
@@ -24,8 +25,8 @@ async def offset_fetch(context: Context, header: RequestHeader, request: Any) ->
     """Nothing committed, or an unknown group, is no error: the offset is -1."""
     stable = getattr(request, "require_stable", False)
     if header.version >= _BATCHED:
-        return {"groups": [_group(context, header.version, each, stable) for each in request.groups]}
-    found = _group(context, header.version, request, stable)
+        return {"groups": [_group(context, header, each, stable) for each in request.groups]}
+    found = _group(context, header, request, stable)
     if header.version < _TOP_LEVEL_ERROR and found["error_code"]:
         found["topics"] = [
             {"name": topic.name, "partitions": [_none(each, found["error_code"]) for each in topic.partition_indexes]}
@@ -35,19 +36,22 @@ async def offset_fetch(context: Context, header: RequestHeader, request: Any) ->
     return found
 
 
-def _group(context: Context, version: int, asked: Any, stable: bool) -> dict[str, Any]:
+def _group(context: Context, header: RequestHeader, asked: Any, stable: bool) -> dict[str, Any]:
     try:
+        if not context.part(Authorizer).allows(header, Operation.DESCRIBE, Resource.GROUP, asked.group_id):
+            raise GroupError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         shard = context.part(GroupCoordinator).shard(asked.group_id)
     except GroupError as error:
         return {"group_id": asked.group_id, "topics": [], "error_code": error.code}
     if asked.topics is None:
-        topics = _all(context, version, shard, asked.group_id, stable)
+        topics = _all(context, header, shard, asked.group_id, stable)
     else:
-        topics = [_topic(context, version, shard, asked.group_id, topic, stable) for topic in asked.topics]
+        topics = [_topic(context, header, shard, asked.group_id, topic, stable) for topic in asked.topics]
     return {"group_id": asked.group_id, "topics": topics, "error_code": ErrorCode.NONE}
 
 
-def _all(context: Context, version: int, shard: Shard, group_id: str, stable: bool) -> list[dict[str, Any]]:
+def _all(context: Context, header: RequestHeader, shard: Shard, group_id: str, stable: bool) -> list[dict[str, Any]]:
+    version = header.version
     by_topic: dict[str, list[int]] = {}
     stored = shard.state.offsets.get(group_id, {})
     for topic, partition in [*stored, *shard.state.pending_of(group_id)]:
@@ -55,6 +59,8 @@ def _all(context: Context, version: int, shard: Shard, group_id: str, stable: bo
             by_topic[topic].append(partition)
     found: list[dict[str, Any]] = []
     for name, partitions in by_topic.items():
+        if not context.part(Authorizer).allows(header, Operation.DESCRIBE, Resource.TOPIC, name):
+            continue
         if version < _WITH_IDS:
             found.append(
                 {"name": name, "partitions": _partitions(shard, group_id, name, None, sorted(partitions), stable)}
@@ -70,15 +76,22 @@ def _all(context: Context, version: int, shard: Shard, group_id: str, stable: bo
 
 
 def _topic(
-    context: Context, version: int, shard: Shard, group_id: str, asked: Any, stable: bool
+    context: Context, header: RequestHeader, shard: Shard, group_id: str, asked: Any, stable: bool
 ) -> dict[str, Any]:  # fmt: skip
-    if version < _WITH_IDS:
+    allows = context.part(Authorizer).allows
+    if header.version < _WITH_IDS:
+        if not allows(header, Operation.DESCRIBE, Resource.TOPIC, asked.name):
+            denied = [_none(each, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for each in asked.partition_indexes]
+            return {"name": asked.name, "partitions": denied}
         answers = _partitions(shard, group_id, asked.name, None, asked.partition_indexes, stable)
         return {"name": asked.name, "partitions": answers}
     known = context.image.topic_of_id(asked.topic_id)
     if known is None:
         unknown = [_none(each, ErrorCode.UNKNOWN_TOPIC_ID) for each in asked.partition_indexes]
         return {"topic_id": asked.topic_id, "partitions": unknown}
+    if not allows(header, Operation.DESCRIBE, Resource.TOPIC, known.name):
+        denied = [_none(each, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for each in asked.partition_indexes]
+        return {"topic_id": asked.topic_id, "partitions": denied}
     topic_id = uuid_text(known.topic_id)
     answers = _partitions(shard, group_id, known.name, topic_id, asked.partition_indexes, stable)
     return {"topic_id": asked.topic_id, "partitions": answers}
