@@ -37,7 +37,7 @@ _CLIENT_KEYS: Mapping[str, int | None] = {
 }
 _IP_KEYS: Mapping[str, int | None] = {CONNECTION_CREATION_RATE: 2**31 - 1}
 _TYPE_NAMES = {2**63 - 1: "a LONG", 2**31 - 1: "an INT"}
-_ORDER = (USER, CLIENT_ID, IP)
+_TYPES = frozenset({USER, CLIENT_ID, IP})
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ def _keys_of(entity: Mapping[str, str | None], unknown_hosts: Sequence[str]) -> 
     if not entity:
         fault = "Invalid empty client quota entity"
     for kind, name in entity.items():
-        if fault is None and kind not in _ORDER:
+        if fault is None and kind not in _TYPES:
             fault = f"Unhandled client quota entity type: {kind}"
         if fault is None and name == "":
             fault = f"Empty {kind} not supported"
@@ -127,8 +127,8 @@ def _check_value(keys: Mapping[str, int | None], key: str, value: float) -> None
 
 
 def _record(entity: _Entity, key: str, value: float, *, remove: bool) -> MetadataRecord:
-    named = dict(entity)
-    parts = [{"entityType": kind, "entityName": named[kind]} for kind in _ORDER if kind in named]
+    """`entity` in order of type, in which Kafka writes it, too."""
+    parts = [{"entityType": kind, "entityName": name} for kind, name in entity]
     return MetadataRecord(RecordType.CLIENT_QUOTA, {"entity": parts, "key": key, "value": value, "remove": remove})
 
 

@@ -7,10 +7,11 @@ numbers, so windows begin, end and are forgotten exactly when Kafka's do (facts:
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
 
 
-class Windows(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Windows:
     """quota.window.num and quota.window.size.seconds, or their controller.* twins."""
 
     count: int = 11
