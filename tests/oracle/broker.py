@@ -18,9 +18,16 @@ class Broker:
     """`with Broker(...) as broker:` starts it and stops it in order. `log_dirs` may hold what an earlier one left."""
 
     def __init__(
-        self, classpath: str, home: Path, log_dirs: Sequence[Path], settings: Mapping[str, object] | None = None
+        self,
+        classpath: str,
+        home: Path,
+        log_dirs: Sequence[Path],
+        settings: Mapping[str, object] | None = None,
+        told: Sequence[str] = (),
     ) -> None:
+        """`told`: loggers whose lines of level INFO are kept as well."""
         self.log_dirs = list(log_dirs)
+        self._loggers = [f"-Dorg.slf4j.simpleLogger.log.{name}=info" for name in told]
         self._classpath = classpath
         self._properties = home / "server.properties"
         #: What the broker printed, warnings and errors.
@@ -63,6 +70,7 @@ class Broker:
                 [
                     *_JAVA,
                     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+                    *self._loggers,
                     "-cp",
                     self._classpath,
                     "kafka.Kafka",

@@ -13,6 +13,7 @@ from compactd.config.errors import CompactdError
 from compactd.storage import names
 from compactd.storage.loader import load_log
 from compactd.storage.log import PartitionLog, Resources
+from compactd.storage.log_copy import LogCopy, finish_interrupted, forget_origin
 from compactd.storage.names import TopicPartition
 from compactd.workers.clock import Clock
 from compactd.workers.messages import PartitionAssignment
@@ -36,6 +37,8 @@ class Outcome(NamedTuple):
     assignment: PartitionAssignment
     log: PartitionLog | None
     error: CompactdError | None
+    #: `-delete` directories of a move that was interrupted, and that this load finished.
+    retired: tuple[str, ...] = ()
 
 
 class LogLoading:
@@ -52,17 +55,45 @@ class LogLoading:
         outcomes = []
         for assignment in assignments:
             try:
-                outcomes.append(Outcome(assignment, self._load(assignment, clean), None))
+                retired = self._finish_move(assignment)
+                outcomes.append(Outcome(assignment, self._load(assignment, clean), None, retired))
             except CompactdError as error:
                 outcomes.append(Outcome(assignment, None, error))
         return outcomes
+
+    def open_copy(self, copy: LogCopy) -> PartitionLog:
+        """A finished copy as the log that it is going to be."""
+        now_ms = self._clock.now_ms()
+        loaded = copy.load(now_ms, self.loading.producer_expiration_ms)
+        moved = PartitionLog(
+            loaded,
+            now_ms=now_ms,
+            resources=self.resources,
+            topic_id=copy.log.topic_id,
+            background=self._background,
+            group_commit=True,
+        )
+        moved.take_over(copy.log)
+        return moved
+
+    def _finish_move(self, assignment: PartitionAssignment) -> tuple[str, ...]:
+        """The catalogue says that the partition lies here: a move here that was interrupted since is finished."""
+        if assignment.is_new:
+            return ()
+        directory = Path(assignment.log_dir) / f"{assignment.topic}-{assignment.partition}"
+        retired = finish_interrupted(directory)
+        if not retired:
+            forget_origin(directory)
+        else:
+            _LOGGER.info("%s: finished its move from %s", directory, retired[0].parent)
+        return tuple(map(str, retired))
 
     def _load(self, assignment: PartitionAssignment, clean: bool) -> PartitionLog:
         directory = Path(assignment.log_dir) / f"{assignment.topic}-{assignment.partition}"
         now_ms = self._clock.now_ms()
         topic_id = names.parse_uuid(assignment.topic_id)
         if not directory.exists():
-            return PartitionLog.create(
+            log = PartitionLog.create(
                 directory,
                 assignment.config,
                 now_ms=now_ms,
@@ -72,6 +103,9 @@ class LogLoading:
                 background=self._background,
                 group_commit=True,
             )
+            # Before the first append, too: Kafka sets a directory aside that doesn't say whose it is.
+            log.save()
+            return log
         started = time.monotonic()
         loaded = load_log(
             directory,
@@ -93,6 +127,7 @@ class LogLoading:
             background=self._background,
             group_commit=True,
         )
+        log.save()
         # The only replica: what is in the log is what there is (Partition.maybeIncrementLeaderHW with an ISR of one).
         log.update_high_watermark(log.log_end_offset)
         if not clean:
