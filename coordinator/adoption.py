@@ -16,9 +16,9 @@ from typing import Any
 from compactd.config.errors import CorruptFileError, RefusedError
 from compactd.coordinator.leadership import Bootstrap
 from compactd.storage import files, names
+from compactd.storage.log_copy import forget_origin, origin_of
 from compactd.storage.log_dir import LogDir, MetaProperties
 from compactd.storage.metadata.format import format_log_dirs, random_id
-from compactd.storage.metadata.image import MetadataImage
 from compactd.storage.metadata.load import LoadedImage
 from compactd.storage.metadata.log import METADATA_DIR
 from compactd.storage.metadata.metadata_log import MetadataLog
@@ -58,6 +58,8 @@ class Survey:
     strays: list[Stray] = field(default_factory=list)
     #: Copies of moves that the catalogue has recorded already: they take the place of the original.
     promotions: list[tuple[Path, PartitionDir, Path | None]] = field(default_factory=list)
+    #: Originals of moves that ended, which still have their names.
+    left: list[tuple[Path, PartitionDir]] = field(default_factory=list)
 
 
 def identify(
@@ -225,17 +227,28 @@ def survey(identities: Sequence[Identity], loaded: LoadedImage, node_id: int) ->
                 deleted = reason.startswith("of the deleted")
                 found.strays.append(Stray(path, entry, reason, deleted))
             elif key in holders:
-                raise RefusedError(
-                    path=str(path),
-                    reason=f"partition {entry.topic_partition} lies in {holders[key]} as well",
-                    advice="Kafka does not start on this either: keep the directory with the records, move the other away.",
-                )
+                path = _one_of(holders[key], path, entry, found)
+                if path != holders[key]:
+                    holders[key], found.places[key] = path, identity.directory_id
             else:
                 holders[key] = path
                 found.places[key] = identity.directory_id
     for identity, entry in copies:
-        _settle_copy(identity, entry, loaded.image, holders, found)
+        _settle_copy(identity, entry, loaded, holders, found)
     return found
+
+
+def _one_of(one: Path, other: Path, entry: PartitionDir, found: Survey) -> Path:
+    """Which of two directories of a partition is it: the one whose move ended, but for the old one's removal."""
+    for moved, left in ((one, other), (other, one)):
+        if origin_of(moved) == left:
+            found.left.append((left, entry))
+            return moved
+    raise RefusedError(
+        path=str(other),
+        reason=f"partition {entry.topic_partition} lies in {one} as well",
+        advice="Kafka does not start on this either: keep the directory with the records, move the other away.",
+    )
 
 
 def _belongs(path: Path, entry: PartitionDir, loaded: LoadedImage, node_id: int) -> tuple[tuple[str, int] | None, str]:
@@ -259,17 +272,26 @@ def _belongs(path: Path, entry: PartitionDir, loaded: LoadedImage, node_id: int)
 
 
 def _settle_copy(
-    identity: Identity, entry: PartitionDir, image: MetadataImage, holders: dict[tuple[str, int], Path], found: Survey
+    identity: Identity, entry: PartitionDir, loaded: LoadedImage, holders: dict[tuple[str, int], Path], found: Survey
 ) -> None:
-    """A copy made by a move: once the catalogue says that the partition lies there, it is the partition."""
+    """A copy made by a move: once the catalogue says that the partition lies there, it is the partition.
+
+    So is a complete one whose original is gone, of a cluster too old for a catalogue that says so. Others are gone on with.
+    """
     path = identity.path / entry.name
     topic_id = _topic_id(path)
     if topic_id is None:
         return
     key = (topic_id, entry.topic_partition.partition)
-    state = image.partition(*key)
+    state = loaded.image.partition(*key)
     original = holders.get(key)
-    if state is None or state.directories[:1] != (identity.directory_id,):
+    if state is None:
+        deleted = topic_id in loaded.deleted_topics
+        reason = "a copy of a partition that " + ("was deleted" if deleted else "the catalogue does not know")
+        found.strays.append(Stray(path, entry, reason, deleted))
+        return
+    is_recorded = state.directories[:1] == (identity.directory_id,)
+    if not is_recorded and (original is not None or origin_of(path) is None):
         return
     if original is not None and original.parent == identity.path:
         return
@@ -284,7 +306,11 @@ def settle(found: Survey) -> None:
         if original is not None:
             _rename(original, names.delete_dir_name(entry.topic_partition))
         _rename(path, str(entry.topic_partition))
+        forget_origin(path.with_name(str(entry.topic_partition)))
         _LOG.info("finished the move of %s to %s", entry.topic_partition, path.parent)
+    for path, entry in found.left:
+        _rename(path, names.delete_dir_name(entry.topic_partition))
+        _LOG.info("%s was moved, finishing its removal", path)
     for stray in found.strays:
         partition = stray.entry.topic_partition
         if stray.deleted:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from compactd.coordinator.acl_changes import plan_create_acls, plan_delete_acls
 from compactd.coordinator.adoption import Identity, check_log, identify, settle, survey
 from compactd.coordinator.client_rules import acls_of, credentials_of, quotas_of
 from compactd.coordinator.config_changes import plan_alter
+from compactd.coordinator.credential_changes import plan_credentials
 from compactd.coordinator.interfaces import CatalogueOutcome, CatalogueSetup, Settings
 from compactd.coordinator.mutation_quotas import Charge, MutationQuotas
 from compactd.coordinator.placement import LogDirLoad, place, worker_of
@@ -52,6 +53,7 @@ from compactd.workers.catalogue_messages import (
     arguments_of,
     to_raw,
 )
+from compactd.workers.credential_messages import AlterCredentials, CredentialResults
 from compactd.workers.messages import CataloguePartition, CatalogueTopic, CatalogueUpdate, Endpoint
 from compactd.workers.quota_messages import AlterClientQuotas, QuotaResults
 
@@ -180,9 +182,7 @@ class Catalogue:
         host, port = (nodes[0][1], nodes[0][2]) if nodes else ("127.0.0.1", 9092)
         own = endpoints[0] if endpoints else (Endpoint(_PLAINTEXT, host, port),)
         self._commit(
-            leadership.registration_records(
-                self._image, self.node_id, log.end_offset, own, sorted(self._identities)
-            )
+            leadership.registration_records(self._image, self.node_id, log.end_offset, own, sorted(self._identities))
         )
         self._place_homeless()
         self._commit(leadership.elect(self._image, self.node_id, self._places, self._is_online))
@@ -208,6 +208,7 @@ class Catalogue:
             "alter_configs": self._alter_configs,
             "allocate_producer_ids": self._allocate_producer_ids,
             "assign_log_dirs": self._assign_log_dirs,
+            "alter_credentials": self._alter_credentials,
             "create_acls": self._create_acls,
             "delete_acls": self._delete_acls,
             "alter_client_quotas": self._alter_client_quotas,
@@ -290,6 +291,17 @@ class Catalogue:
             acls=None if image.acls is before.acls else acls_of(image),
         )
 
+    def _told(self, topics: Collection[str]) -> CatalogueUpdate:
+        """These topics as they are now."""
+        return CatalogueUpdate(
+            full=False,
+            metadata_offset=self._image.offset - 1,
+            cluster_id=self._cluster_id,
+            topics=tuple(self._topic(self._image.topics[name]) for name in sorted(topics)),
+            features=dict(self._image.features),
+            nodes=self._nodes,
+        )
+
     def _configs(self, wanted: ResourceType, resources: Iterable[Resource]) -> dict[str, dict[str, str]]:
         """Of those `resources` that are of a kind: name to settings."""
         configs = self._image.configs
@@ -364,7 +376,15 @@ class Catalogue:
             if code == ErrorCode.NONE:
                 places.append(Place(move.topic_id, move.partition, directory))
                 records += leadership.moved(self._image, move.topic_id, move.partition, directory)
-        return MoveResults(results=tuple(results)), self._commit(records, places)
+        update = self._commit(records, places)
+        if places and update is None:
+            # The cluster is too old for records that tell log dirs; the brokers have to know all the same.
+            update = self._told({self._image.names[place.topic_id] for place in places})
+        return MoveResults(results=tuple(results)), update
+
+    def _alter_credentials(self, request: AlterCredentials) -> tuple[Struct, CatalogueUpdate | None]:
+        plan = plan_credentials(request, self._image)
+        return CredentialResults(results=tuple(plan.results)), self._commit(plan.records)
 
     def _create_acls(self, request: CreateAcls) -> tuple[Struct, CatalogueUpdate | None]:
         plan = plan_create_acls(request, self._image)

@@ -87,19 +87,32 @@ class CleaningScheduler:
     def start(self) -> None:
         self._checkpoints = CleanerCheckpoints(self.frame.online_log_dirs())
 
-        def read() -> dict[TopicPartition, int]:
+        def read() -> dict[Path, dict[TopicPartition, int]]:
             self.quarantine.load()
-            return self._checkpoints.all_offsets()
+            return self._checkpoints.by_log_dir()
 
-        def begin(offsets: dict[TopicPartition, int]) -> None:
+        def begin(by_dir: dict[Path, dict[TopicPartition, int]]) -> None:
             for path, fault in self._checkpoints.faults.items():
                 _log.warning(f"the logs of {path} count as dirty from their start: {fault}")
-            self.offsets, self._started = offsets, True
+            self._started = True
+            self._take_checkpoints(by_dir)
             self._weigh(self.frame.states.values())
             self.frame.every(self.frame.settings.cleaner.backoff_ms or 1, self._tick, first_ms=0)
             self.frame.every(_WATCH_MS, self._watch)
 
         self.frame.in_lane(LANE, read, begin, self._lane_failed)
+
+    def _take_checkpoints(self, by_dir: dict[Path, dict[TopicPartition, int]]) -> None:
+        """Each partition's entry; those that an interrupted move left in the dir that it lay in before go where it is."""
+        self.offsets = {name: offset for entries in by_dir.values() for name, offset in entries.items()}
+        where = {name: Path(state.log_dir) for name, state in self.frame.states.items()}
+        for log_dir, entries in by_dir.items():
+            astray = [name for name in entries if where.get(name, log_dir) != log_dir]
+            for name in astray:
+                self.offsets[name] = by_dir.get(where[name], {}).get(name, entries[name])
+                self.write_checkpoint(where[name], {name: self.offsets[name]})
+            if astray:
+                self.write_checkpoint(log_dir, {}, remove=astray)
 
     def worker_ready(self, worker: WorkerId) -> None:
         self.consider_soon()
@@ -130,6 +143,10 @@ class CleaningScheduler:
             self._done(job, message)
 
     def states_changed(self, states: Sequence[PartitionState]) -> None:
+        for state in states:
+            job = self.jobs.get(TopicPartition(state.topic, state.partition)) if state.moving_to else None
+            if job is not None:
+                self.abort(job, f"it is being moved to {state.moving_to}")
         if self._started:
             self._weigh(states)
             self.consider_soon()
@@ -157,6 +174,16 @@ class CleaningScheduler:
                 self._checkpoints.forget(log_dir)
             else:
                 self.write_checkpoint(log_dir, {}, remove=gone)
+
+    def partition_moved(self, partition: TopicPartition, source: Path, target: Path) -> None:
+        self.last.pop(partition, None)
+        offset = self.offsets.get(partition)
+        if offset is None:
+            return
+        # The new entry first: stopped in between, both are there and say the same.
+        self.write_checkpoint(target, {partition: offset})
+        if str(source) in {str(path) for path in self.frame.online_log_dirs()}:
+            self.write_checkpoint(source, {}, remove=[partition])
 
     def configs_changed(self, topics: Sequence[str]) -> None:
         names = set(topics)
@@ -259,6 +286,7 @@ class CleaningScheduler:
             for name, weighed in self.weighed.items()
             if name not in self.jobs
             and name not in self._held
+            and not weighed.state.moving_to
             and not self.is_paused(name)
             and (name in self.forced or (weighed.log.wants_cleaning and not self.quarantine.holds(str(name), now)))
         ]

@@ -66,6 +66,7 @@ from compactd.workers.clock import Clock
 from compactd.workers.messages import (
     CatalogueChange,
     DeleterState,
+    DirectoriesRetired,
     Endpoint,
     Listening,
     LogDirFailed,
@@ -372,6 +373,8 @@ class Daemon:
             self.log_dir_failed(message.log_dir, message.reason)
         elif isinstance(message, DeleterState):
             self.deletions.told(message)
+        elif isinstance(message, DirectoriesRetired):
+            self.delete_later(message.directories, self.topic_config(message.topic).file_delete_delay_ms)
         elif isinstance(message, Stopped):
             if worker.kind == "broker" and self._stopping is not None:
                 self._stopping.broker_stopped(worker, message.log_dirs_clean)
@@ -388,7 +391,11 @@ class Daemon:
 
     def take_states(self, states: Sequence[PartitionState]) -> None:
         """New states of partitions, from their owner."""
+        moved = self.partitions.moved(states)
         known = self.partitions.loaded(states)
+        for name, source, target in moved:
+            self.checkpoints.forget(source, [name])
+            self.cleaning.partition_moved(name, Path(source), Path(target))
         if known and self.is_running:
             self.cleaning.states_changed(known)
 

@@ -123,6 +123,9 @@ class CleaningPart(Protocol):
     def partitions_gone(self, partitions: Sequence[TopicPartition]) -> None:
         """Deleted, or their log dir is offline: give running cleans up, drop their checkpoint entries."""
 
+    def partition_moved(self, partition: TopicPartition, source: Path, target: Path) -> None:
+        """It lies in another log dir from now on: so does its checkpoint entry."""
+
     def configs_changed(self, topics: Sequence[str]) -> None: ...
     def settings_changed(self) -> None:
         """`frame.settings` is new: throttle, memory, back-off. The number of cleaners is changed by the frame."""

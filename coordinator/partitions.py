@@ -130,6 +130,18 @@ class Partitions:
             known.append(state)
         return known
 
+    def moved(self, states: Iterable[PartitionState]) -> list[tuple[TopicPartition, str, str]]:
+        """Partitions that these states, not taken over yet, show in another log dir than before: it, and the new one."""
+        found = []
+        for state in states:
+            name = TopicPartition(state.topic, state.partition)
+            before, entry = self.states.get(name), self.entries.get(name)
+            if before is None or before.log_dir == state.log_dir or entry is None:
+                continue
+            if entry.place.log_dir == state.log_dir and not entry.offline:
+                found.append((name, before.log_dir, state.log_dir))
+        return found
+
     def failed(self, name: TopicPartition, reason: str) -> None:
         entry = self.entries.get(name)
         if entry is not None:

@@ -9,6 +9,8 @@
     moved.take_over(log)
     ...the catalogue records the new place...
     exchange(log, moved, recorded=True)
+    ...the deleter is told of what was moved...
+    forget_origin(moved.directory)
 
 Kafka fetches batches from the log and appends them to a future log of its own segments. Here the segments' files are copied
 as they are, so the copy has the same bytes, indexes, snapshots and times, and no batch is looked at but for its CRC. A copy
@@ -322,9 +324,9 @@ def exchange(log: PartitionLog, moved: PartitionLog, *, recorded: bool) -> Stora
     """A finished copy that was loaded takes the log's place; the log's directory becomes a `-delete` one.
 
     `recorded`: the catalogue says that the partition lies in the copy's dir; a start in the middle then knows what to do,
-    whatever comes first. Else the copy gets its name first: two directories of one name are told apart by its note.
-    Returns the error of the log's own dir, which keeps nobody from going on with the copy. Raises StorageIOError, with the
-    log in place as before, where the copy can't be renamed.
+    whatever comes first. Else the copy gets its name first: two directories of one name are told apart by its note, which
+    stays until `forget_origin`. Returns the error of the log's own dir, which keeps nobody from going on with the copy.
+    Raises StorageIOError, with the log in place as before, where the copy can't be renamed.
     """
     plain = str(log.topic_partition)
     problem = _retire(log) if recorded else None
@@ -334,11 +336,7 @@ def exchange(log: PartitionLog, moved: PartitionLog, *, recorded: bool) -> Stora
         if recorded and problem is None:
             log.rename_dir(plain)
         raise
-    if not recorded:
-        problem = _retire(log)
-    if problem is None:
-        forget_origin(moved.directory)
-    return problem
+    return problem if recorded else _retire(log)
 
 
 def _read_error(log: PartitionLog, error: FileNotFoundError | StorageIOError) -> StorageIOError:
@@ -358,10 +356,17 @@ def _retire(log: PartitionLog) -> StorageIOError | None:
 
 
 def forget_origin(directory: Path) -> None:
-    """The move is over: its note goes. One that stays, because its disk fails just now, is removed by the next start."""
+    """The move is over, and whoever removes what was moved knows of it: the note goes, unless that still has its name.
+
+    One that stays, because its disk fails just now, is removed by the next start.
+    """
     with contextlib.suppress(CompactdError):
-        files.remove(directory / MOVED_FROM, missing_ok=True)
-        files.fsync_dir(directory)
+        if not (directory / MOVED_FROM).exists():
+            return
+        origin = origin_of(directory)
+        if origin is None or not origin.exists():
+            files.remove(directory / MOVED_FROM, missing_ok=True)
+            files.fsync_dir(directory)
 
 
 def origin_of(directory: Path) -> Path | None:
@@ -389,8 +394,9 @@ def future_copies(log_dir: Path) -> dict[TopicPartition, list[Path]]:
 def finish_interrupted(directory: Path) -> list[Path]:
     """Finishes the exchange of a partition that belongs to `directory`, the plain name in its log dir.
 
-    For a start that finds the catalogue naming that log dir. Returns the `-delete` directories of what was moved; none
-    where no move was interrupted. StorageIOError where the copy can't be used; an origin that can't be renamed stays.
+    For a start that finds the catalogue naming that log dir. Returns the `-delete` directories of what was moved, until
+    `forget_origin`; none where no move was interrupted. StorageIOError where the copy can't be used; an origin that can't
+    be renamed stays.
     """
     partition = names.parse_partition_dir(directory.name).topic_partition
     if directory.exists():
@@ -405,10 +411,7 @@ def finish_interrupted(directory: Path) -> list[Path]:
         _set_aside(origin, partition)
         files.rename(copy, directory)
         files.fsync_dir(directory.parent)
-    retired = _set_aside(origin, partition)
-    if not origin.exists():
-        forget_origin(directory)
-    return retired
+    return _set_aside(origin, partition)
 
 
 def _set_aside(origin: Path, partition: TopicPartition) -> list[Path]:

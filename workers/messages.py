@@ -188,6 +188,8 @@ class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
     closed: tuple[SegmentState, ...]
     #: Producer, first offset of the earliest open transaction, if any.
     open_transaction: tuple[int, int] | None = None
+    #: The log dir that a copy is being made in; "": none. It is not cleaned meanwhile.
+    moving_to: str = ""
 
 
 class PartitionStates(Message, frozen=True, kw_only=True, tag=True):
@@ -200,6 +202,13 @@ class ConfigChanged(Message, frozen=True, kw_only=True, tag=True):
     """Coordinator to broker: new effective topic configs."""
 
     configs: dict[str, TopicConfig]
+
+
+class DirectoriesRetired(Message, frozen=True, kw_only=True, tag=True):
+    """Broker to coordinator: what a move to another log dir left behind, named -delete, for the deleter."""
+
+    topic: str
+    directories: tuple[str, ...]
 
 
 class LogDirFailed(Message, frozen=True, kw_only=True, tag=True):
@@ -522,6 +531,7 @@ class PeerAnswer(Message, frozen=True, kw_only=True, tag=True):
 AnyMessage = (
     Hello | Welcome | Listening | Heartbeat | Reconfigure | Stop | Stopped | Failed
     | AssignPartitions | PartitionsReady | ReleasePartitions | PartitionsReleased | PartitionStates | ConfigChanged | LogDirFailed
+    | DirectoriesRetired
     | PrepareClean | CleanJob | CleanThrottle | CleanProgress | GroupReady | GroupSwapped | CleanDone | AbortClean
     | CheckRetention | RetentionDecided | LetGo | LetGoDone | DeleteLater | DeleterState | UndoClean | UndoDone | KeepFiles
     | CatalogueUpdate | CatalogueChange | CatalogueChanged | PeerRequest | PeerAnswer

@@ -9,6 +9,7 @@ from typing import Any
 from compactd.workers.broker.api_keys import DESCRIBE_LOG_DIRS
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.moves import Moves
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
 
@@ -21,6 +22,7 @@ async def describe_log_dirs(context: Context, header: RequestHeader, request: An
     asked = None
     if request.topics is not None:
         asked = {(topic.topic, number) for topic in request.topics for number in topic.partitions}
+    moves = context.part(Moves)
     by_dir: dict[str, dict[str, list[dict[str, Any]]]] = {log_dir: {} for log_dir in context.storage.log_dirs}
     for partition in context.partitions:
         name = partition.topic_partition
@@ -33,6 +35,15 @@ async def describe_log_dirs(context: Context, header: RequestHeader, request: An
             "is_future_key": False,
         }
         by_dir.setdefault(partition.log_dir, {}).setdefault(name.topic, []).append(row)
+        move = moves.of(partition)
+        if move is not None:
+            row = {
+                "partition_index": name.partition,
+                "partition_size": move.copy.size,
+                "offset_lag": move.copy.lag,
+                "is_future_key": True,
+            }
+            by_dir.setdefault(move.log_dir, {}).setdefault(name.topic, []).append(row)
     cordoned = set(context.storage.cordoned_log_dirs)
     space = await context.in_thread(lambda: {log_dir: _space(log_dir) for log_dir in by_dir})
     results = []

@@ -22,6 +22,7 @@ from compactd.workers.broker.groups.coordinator import GroupCoordinator
 from compactd.workers.broker.image import CatalogueImage
 from compactd.workers.broker.listening import bind_all
 from compactd.workers.broker.loading import Loading
+from compactd.workers.broker.moves import Moves
 from compactd.workers.broker.partitions import Partitions
 from compactd.workers.broker.peers import Peers
 from compactd.workers.broker.requests import load_handlers
@@ -108,6 +109,7 @@ class Broker:
         )
         load_handlers()
         self.context.part(GroupCoordinator)
+        self.context.part(Moves)
         self.context.part(TransactionCoordinator)
         self.server = Server(self.context, _limits(config))
         self._listening: list[tuple[Endpoint, socket.socket]] = []

@@ -62,6 +62,8 @@ class Partition:
         self.error = ErrorCode.NONE
         self.lock = asyncio.Lock()
         self.watchers: set[Watcher] = set()
+        #: The log dir that a copy is being made in (see `moves`); "": it stays where it is.
+        self.moving_to = ""
         #: What the last round of cleaning replaced, for undo (see `cleaning`).
         self.last_clean: Any = None
         self._flush: asyncio.Task[None] | None = None
@@ -216,15 +218,18 @@ class Partition:
         now_ms = self.owner.clock.now_ms
         async with self.lock:
             self._check()
-            job = self.log.flush_job()
+            log = self.log
+            job = log.flush_job()
         if job is not None:
             failure: StorageIOError | None = None
             try:
-                await _until_done(asyncio.get_running_loop().run_in_executor(self.owner.executor, job.run))
+                await until_done(asyncio.get_running_loop().run_in_executor(self.owner.executor, job.run))
             except StorageIOError as error:
                 failure = error
             async with self.lock:
-                self.log.flushed(job, now_ms(), failure)
+                log.flushed(job, now_ms(), failure)
+            if log is not self.log:
+                return  # it was moved to another log dir meanwhile, and is on disk there
             if failure is not None:
                 self._noticed(failure)
                 raise failure
@@ -234,6 +239,14 @@ class Partition:
         if self.log.last_stable_offset > before:
             self.changed()
         self.owner.touched(self)
+
+    def moved(self, log: PartitionLog, log_dir: str) -> None:
+        """The partition lies in another log dir from now on, all of it on disk. Called with the lock held."""
+        log.update_high_watermark(log.log_end_offset)
+        self.log, self.log_dir, self.moving_to = log, log_dir, ""
+        self.last_clean = None
+        self._closed = (None, ())
+        self.changed()
 
     # ---- what others see
 
@@ -266,6 +279,7 @@ class Partition:
             active_largest_timestamp=active.largest_timestamp,
             closed=self._closed[1],
             open_transaction=open_transaction,
+            moving_to=self.moving_to,
         )
 
     def doomed_paths(self) -> list[str]:
@@ -288,7 +302,7 @@ def _segment_state(segment: Any) -> SegmentState:
     )
 
 
-async def _until_done(future: asyncio.Future[_T]) -> _T:
+async def until_done(future: asyncio.Future[_T]) -> _T:
     """Waits to the end, also over a cancellation, which is raised afterwards."""
     cancelled = False
     while not future.done():

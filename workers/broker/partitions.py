@@ -11,6 +11,7 @@ from compactd.config.errors import CompactdError, LogError, StorageIOError
 from compactd.config.settings import TopicConfig
 from compactd.storage import names
 from compactd.storage.log import PartitionLog
+from compactd.storage.log_copy import forget_origin
 from compactd.workers.broker import cleaning
 from compactd.workers.broker.context import Sends
 from compactd.workers.broker.errors import ErrorCode
@@ -20,6 +21,7 @@ from compactd.workers.clock import Clock
 from compactd.workers.messages import (
     AssignPartitions,
     ConfigChanged,
+    DirectoriesRetired,
     Failed,
     GroupReady,
     GroupSwapped,
@@ -54,7 +56,7 @@ class Partitions:
         self.channel = channel
         self.clock = clock
         self.executor = executor
-        self._logs = LogLoading(loading or Loading(), clock, self._in_background)
+        self.logs = LogLoading(loading or Loading(), clock, self._in_background)
         self.offline_log_dirs: set[str] = set()
         self._by_key: dict[tuple[str, int], Partition] = {}
         self._changed: set[Partition] = set()
@@ -65,12 +67,14 @@ class Partitions:
         #: Called on the loop with each partition that is ready, and with each that is gone (groups and transactions).
         self.on_ready: list[Callable[[Partition], None]] = []
         self.on_gone: list[Callable[[Partition], None]] = []
+        #: Called on the loop with each log dir that goes offline.
+        self.on_log_dir_failed: list[Callable[[str], None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
 
     def verify_transactions(self, enable: bool) -> None:
         """transaction.partition.verification.enable, of all logs."""
-        self._logs.resources.verifies_transactions = enable
+        self.logs.resources.verifies_transactions = enable
 
     # ---- for handlers
 
@@ -105,8 +109,16 @@ class Partitions:
         for partition in self:
             if partition.log_dir == log_dir and not partition.error:
                 partition.fail(ErrorCode.KAFKA_STORAGE_ERROR)
+        for call in self.on_log_dir_failed:
+            call(log_dir)
 
     # ---- telling
+
+    def tell_now(self, partition: Partition) -> None:
+        """Its state goes to the coordinator at once."""
+        self._changed.discard(partition)
+        if states := self._states([partition]):
+            self.channel.send(PartitionStates(states=tuple(states)))
 
     def _tell(self) -> None:
         self._telling = None
@@ -176,21 +188,24 @@ class Partitions:
         jobs = []
         for log_dir, assignments in by_dir.items():
             clean = log_dir in message.clean_log_dirs
-            threads = self._logs.loading.threads_per_dir
+            threads = self.logs.loading.threads_per_dir
             for number in range(min(threads, len(assignments))):
                 share = assignments[number::threads]
-                jobs.append(loop.run_in_executor(self.executor, self._logs.load_all, share, clean))
+                jobs.append(loop.run_in_executor(self.executor, self.logs.load_all, share, clean))
         ready = []
         for outcomes in await asyncio.gather(*jobs):
-            for assignment, log, error in outcomes:
+            for assignment, log, error, retired in outcomes:
                 if log is not None:
                     ready.append(self._add(assignment, log))
+                    if retired:
+                        self.channel.send(DirectoriesRetired(topic=assignment.topic, directories=retired))
+                        await loop.run_in_executor(self.executor, forget_origin, log.directory)
                     continue
                 name = f"{assignment.topic}-{assignment.partition}"
                 failed[name] = str(error)
                 _LOGGER.error("%s was not loaded: %s", name, error)
                 if isinstance(error, StorageIOError):
-                    self._log_dir_error(assignment.log_dir, error)
+                    self.log_dir_error(assignment.log_dir, error)
         wanted = [self._by_key.get((each.topic, each.partition)) for each in message.partitions]
         states = self._states(each for each in wanted if each is not None)
         self.channel.send(PartitionsReady(request_id=message.request_id, states=tuple(states), failed=failed))
@@ -198,7 +213,8 @@ class Partitions:
             for call in self.on_ready:
                 call(partition)
 
-    def _log_dir_error(self, log_dir: str, error: StorageIOError) -> None:
+    def log_dir_error(self, log_dir: str, error: StorageIOError) -> None:
+        """An I/O error of a log dir takes it offline."""
         if log_dir not in self.offline_log_dirs:
             self.channel.send(LogDirFailed(log_dir=log_dir, reason=str(error)))
         self.log_dir_failed(log_dir)
@@ -269,6 +285,7 @@ class Partitions:
         if partition is None:
             return
         try:
+            _check_stays(partition)
             self.channel.send(await cleaning.prepare(partition, message))
         except CompactdError as error:
             self.channel.send(_failed(message.request_id, error))
@@ -282,6 +299,13 @@ class Partitions:
                 accepted=False,
                 reason="the partition is not served any more",
             )
+        elif partition.moving_to:
+            answer = GroupSwapped(
+                request_id=message.request_id,
+                group_id=message.group_id,
+                accepted=False,
+                reason=f"it is being moved to {partition.moving_to}",
+            )
         else:
             answer = await cleaning.swap(partition, message)
         self.channel.send(answer)
@@ -290,6 +314,9 @@ class Partitions:
         partition = self.get(message.topic, message.partition)
         if partition is None or partition.error:
             refused = f"{message.topic}-{message.partition} is not served by this broker"
+            self.channel.send(UndoDone(request_id=message.request_id, restored=(), refused=refused))
+        elif partition.moving_to:
+            refused = f"it is being moved to {partition.moving_to}"
             self.channel.send(UndoDone(request_id=message.request_id, restored=(), refused=refused))
         else:
             self.channel.send(await cleaning.undo(partition, message))
@@ -382,6 +409,12 @@ async def _flush(partition: Partition) -> None:
         await partition.flushed_to(partition.log.log_end_offset)
     except CompactdError as error:
         _LOGGER.error("%s was not flushed: %s", partition, error)
+
+
+def _check_stays(partition: Partition) -> None:
+    """LogError while it is on its way to another log dir: nothing is cleaned meanwhile (facts: kafka-storage 9)."""
+    if partition.moving_to:
+        raise LogError(path=str(partition.log.directory), detail=f"it is being moved to {partition.moving_to}")
 
 
 def _failed(request_id: int, error: CompactdError) -> Failed:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from compactd.workers.broker.decoding import MalformedRequestError, decode, skip_tags
 from compactd.workers.broker.encoding import encode
+from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.layout import layout_of
 from compactd.workers.broker.quotas.clients import EXEMPT, ClientQuotas, TimedWork
 from compactd.workers.broker.schemas import API_VERSIONS, is_flexible, request_class, response_class
@@ -46,9 +47,12 @@ HANDLER_MODULES = (
     "leader_epochs",
     "delete_records",
     "describe_log_dirs",
+    "alter_replica_log_dirs",
     "topics",
     "configs",
     "init_producer_id",
+    "security.sasl_requests",
+    "security.scram_credentials",
     "groups.find_coordinator",
     "groups.membership",
     "groups.offset_commit",
@@ -270,14 +274,14 @@ async def answer(context: Context, frame: memoryview, peer: Peer) -> Encoded | _
             throttle_ms = quotas.answered(header, result.get("throttle_time", 0))
             if throttle_ms and _tells_throttling(header.api_key, api.max_version):
                 result["throttle_time"] = throttle_ms
-        return _encoded(header, result)
+        return encode_answer(header, result)
     except MalformedRequestError:
         raise
     except Exception:
         _LOGGER.exception(
             "a bug in answering API %d version %d of client %r", header.api_key, header.version, header.client_id
         )
-        return _server_error(header)
+        return encode_error(header, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 @cache
@@ -286,7 +290,8 @@ def _tells_throttling(api_key: int, version: int) -> bool:
     return any(field.name == "throttle_time" for field in layout_of(response_class(api_key, version)).fields)
 
 
-def _encoded(header: RequestHeader, result: Answer) -> Encoded | _Close | None:
+def encode_answer(header: RequestHeader, result: Answer) -> Encoded | _Close | None:
+    """What a handler returned, with its header."""
     if result is None or result is CLOSE:
         return result
     head = response_header(header)
@@ -308,10 +313,11 @@ def response_header(header: RequestHeader) -> bytearray:
     return head
 
 
-def _server_error(header: RequestHeader) -> Encoded | _Close:
+def encode_error(header: RequestHeader, error: int) -> Encoded | _Close:
+    """An answer that says no more than that; CLOSE where the API has no room for it at the top."""
     cls = response_class(header.api_key, header.version)
     if any(each.name == "error_code" for each in layout_of(cls).fields):
-        return Encoded([encode(cls, {"error_code": -1}, response_header(header))])
+        return Encoded([encode(cls, {"error_code": error}, response_header(header))])
     return CLOSE
 
 

@@ -1,0 +1,61 @@
+"""AlterReplicaLogDirs v1 and v2: partitions move to another log dir (KIP-113, 1066; facts: kafka-protocol 11).
+
+Checks, their order and codes are those of ReplicaManager.alterReplicaLogDirs. Answered is that the copy has begun; how far
+it is, and that it is done, DescribeLogDirs tells. Naming the dir where a partition lies ends its move.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compactd.config.errors import CompactdError
+from compactd.storage.names import LONGEST_DIR_NAME, TopicPartition, future_dir_name
+from compactd.workers.broker.api_keys import ALTER_REPLICA_LOG_DIRS
+from compactd.workers.broker.context import Context
+from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.moves import Moves
+from compactd.workers.broker.requests import RequestHeader, handles
+from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
+
+
+@handles(ALTER_REPLICA_LOG_DIRS, 1, 2)
+async def alter_replica_log_dirs(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
+    """Each partition by itself; of one that is named with several dirs the last counts, as in Kafka."""
+    wanted: dict[tuple[str, int], str] = {}
+    for log_dir in request.dirs:
+        for topic in log_dir.topics:
+            wanted.update(((topic.name, number), log_dir.path) for number in topic.partitions)
+    allowed = context.part(Authorizer).allows(header, Operation.ALTER, Resource.CLUSTER)
+    by_topic: dict[str, list[dict[str, Any]]] = {}
+    for (topic_name, number), path in wanted.items():
+        error = await _move(context, topic_name, number, path) if allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        by_topic.setdefault(topic_name, []).append({"partition_index": number, "error_code": error})
+    return {"results": [{"topic_name": name, "partitions": rows} for name, rows in by_topic.items()]}
+
+
+async def _move(context: Context, topic: str, number: int, path: str) -> ErrorCode:
+    name = TopicPartition(topic, number)
+    if len(future_dir_name(name)) > LONGEST_DIR_NAME:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    if path not in context.storage.log_dirs:
+        return ErrorCode.LOG_DIR_NOT_FOUND
+    offline = context.partitions.offline_log_dirs
+    if path in offline:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    partition = context.partitions.get(topic, number)
+    if partition is None:
+        exists = context.image.partition(topic, number) is not None
+        return ErrorCode.REPLICA_NOT_AVAILABLE if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if partition.error:
+        return partition.error
+    cordoned = set(context.storage.cordoned_log_dirs)
+    if path != partition.log_dir and (path in cordoned or "*" in cordoned):
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    if path != partition.log_dir and offline:
+        # It might lie in the dir that is offline, too: Kafka makes no copy while one is.
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    try:
+        await context.part(Moves).to(partition, path)
+    except CompactdError:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    return ErrorCode.NONE
