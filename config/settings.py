@@ -14,6 +14,7 @@ import msgspec
 
 from compactd.config.authorization import check_authorizer, parse_super_users
 from compactd.config.connection_limits import parse_overrides
+from compactd.config.consumer_groups import check_groups
 from compactd.config.daemon_table import DAEMON_SETTINGS
 from compactd.config.errors import SettingError
 from compactd.config.listener_security import securities
@@ -279,6 +280,20 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
     group_max_session_timeout_ms: int = _daemon("group_max_session_timeout_ms")
     group_initial_rebalance_delay_ms: int = _daemon("group_initial_rebalance_delay_ms")
     group_max_size: int = _daemon("group_max_size")
+    group_coordinator_rebalance_protocols: tuple[str, ...] = _daemon("group_coordinator_rebalance_protocols")
+    group_consumer_session_timeout_ms: int = _daemon("group_consumer_session_timeout_ms")
+    group_consumer_min_session_timeout_ms: int = _daemon("group_consumer_min_session_timeout_ms")
+    group_consumer_max_session_timeout_ms: int = _daemon("group_consumer_max_session_timeout_ms")
+    group_consumer_heartbeat_interval_ms: int = _daemon("group_consumer_heartbeat_interval_ms")
+    group_consumer_min_heartbeat_interval_ms: int = _daemon("group_consumer_min_heartbeat_interval_ms")
+    group_consumer_max_heartbeat_interval_ms: int = _daemon("group_consumer_max_heartbeat_interval_ms")
+    group_consumer_assignment_interval_ms: int = _daemon("group_consumer_assignment_interval_ms")
+    group_consumer_min_assignment_interval_ms: int = _daemon("group_consumer_min_assignment_interval_ms")
+    group_consumer_max_assignment_interval_ms: int = _daemon("group_consumer_max_assignment_interval_ms")
+    group_consumer_max_size: int = _daemon("group_consumer_max_size")
+    group_consumer_assignors: tuple[str, ...] = _daemon("group_consumer_assignors")
+    group_consumer_migration_policy: str = _daemon("group_consumer_migration_policy")
+    group_consumer_regex_refresh_interval_ms: int = _daemon("group_consumer_regex_refresh_interval_ms")
     transaction_state_log_num_partitions: int = _daemon("transaction_state_log_num_partitions")
     transaction_state_log_segment_bytes: int = _daemon("transaction_state_log_segment_bytes")
     transaction_state_log_min_isr: int = _daemon("transaction_state_log_min_isr")
@@ -377,6 +392,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
             except ValueError as fault:
                 raise SettingError(source=source, name=name, value=as_text(value), reason=str(fault)) from None
         securities(config, source)
+        check_groups(config, source)
         return config
 
 
