@@ -21,6 +21,7 @@ from compactd.coordinator.cleaning_choice import EXPECTED_KEPT, Weighed, gain, r
 from compactd.coordinator.cleaning_job import Job
 from compactd.coordinator.control_messages import CleaningStatus, Control
 from compactd.coordinator.interfaces import Frame, WorkerId
+from compactd.coordinator.pauses import EVERYTHING, Pauses
 from compactd.coordinator.quarantine import Quarantine
 from compactd.coordinator.requests import WORKER_GONE
 from compactd.coordinator.retention import queue_deleted
@@ -58,14 +59,14 @@ _MOST_LOSSES = 3
 class CleaningScheduler:
     """See the module. On the loop's thread; files are touched in the lane `cleaning`."""
 
-    def __init__(self, frame: Frame, quarantine: Quarantine) -> None:
+    def __init__(self, frame: Frame, quarantine: Quarantine, pauses: Pauses) -> None:
         self.frame = frame
         self.quarantine = quarantine
+        self.pauses = pauses
         self.offsets: dict[TopicPartition, int] = {}
         self.jobs: dict[TopicPartition, Job] = {}
         self.weighed: dict[TopicPartition, Weighed] = {}
         self.forced: set[TopicPartition] = set()
-        self.paused: set[str] = set()
         #: `.deleted` files of each partition's last clean, and where it began: what undo needs.
         self.last: dict[TopicPartition, tuple[tuple[str, ...], int]] = {}
         #: Share of the bytes read that each partition's last clean kept.
@@ -89,6 +90,7 @@ class CleaningScheduler:
 
         def read() -> dict[Path, dict[TopicPartition, int]]:
             self.quarantine.load()
+            self.pauses.load()
             return self._checkpoints.by_log_dir()
 
         def begin(by_dir: dict[Path, dict[TopicPartition, int]]) -> None:
@@ -539,11 +541,16 @@ class CleaningScheduler:
         content = self.quarantine.snapshot()
         self.frame.in_lane(LANE, lambda: self.quarantine.save(content), lambda _: None, self._lane_failed)
 
+    def save_pauses(self, saved: Callable[[], None], failed: Callable[[Exception], None]) -> None:
+        """They hold at once; `saved`: they outlast a restart."""
+        content = self.pauses.snapshot()
+        self.frame.in_lane(LANE, lambda: self.pauses.save(content), lambda _: saved(), failed)
+
     def _lane_failed(self, error: Exception) -> None:
         _log.error(f"the cleaning side could not use its files: {error}")
 
     def is_paused(self, name: TopicPartition) -> bool:
-        return bool(self.paused & {"*", name.topic, str(name)})
+        return bool(self.pauses.names & {EVERYTHING, name.topic, str(name)})
 
 
 def _is_tight(log_dir: str) -> bool:

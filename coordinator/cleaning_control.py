@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,12 +10,15 @@ from typing import TYPE_CHECKING
 from compactd.config.errors import CompactdError, RefusedError, UsageError
 from compactd.coordinator.control import refused
 from compactd.coordinator.control_messages import CleanNow, Control, Done, Pause, Refused, Resume, Retry, Undo
+from compactd.coordinator.pauses import EVERYTHING
 from compactd.coordinator.retention import queue_deleted
 from compactd.storage.names import TopicPartition
 from compactd.workers.messages import Message, UndoClean, UndoDone
 
 if TYPE_CHECKING:
     from compactd.coordinator.cleaning import CleaningScheduler
+
+_log = logging.getLogger(__name__)
 
 _UNDO_MS = 60_000
 #: How long the deleter gets to let go of files that are to be put back.
@@ -27,9 +31,9 @@ def handle(cleaning: CleaningScheduler, request: Control, answer: Callable[[Cont
         if isinstance(request, CleanNow):
             answer(_clean_now(cleaning, request))
         elif isinstance(request, Pause):
-            answer(_pause(cleaning, request))
+            _pause(cleaning, request, answer)
         elif isinstance(request, Resume):
-            answer(_resume(cleaning, request))
+            _resume(cleaning, request, answer)
         elif isinstance(request, Retry):
             answer(_retry(cleaning, request))
         elif isinstance(request, Undo):
@@ -74,24 +78,38 @@ def _clean_now(cleaning: CleaningScheduler, request: CleanNow) -> Control:
     return Done(lines=tuple(f"{name} is cleaned next" for name in wanted))
 
 
-def _pause(cleaning: CleaningScheduler, request: Pause) -> Control:
+def _pause(cleaning: CleaningScheduler, request: Pause, answer: Callable[[Control], None]) -> None:
     wanted = _named(cleaning, request.names)
-    cleaning.paused.update(request.names or ("*",))
+    names = request.names or (EVERYTHING,)
+    cleaning.pauses.names.update(names)
     for job in cleaning.jobs.values():
         if not request.names or job.partition in wanted:
             cleaning.abort(job, "it was paused")
-    return Done(lines=tuple(f"{name} is paused" for name in request.names or ("all cleaning",)))
+    _save_pauses(cleaning, [f"{_shown(name)} is paused" for name in names], answer)
 
 
-def _resume(cleaning: CleaningScheduler, request: Resume) -> Control:
-    wanted = request.names or ("*",)
-    missing = [name for name in wanted if name not in cleaning.paused]
+def _resume(cleaning: CleaningScheduler, request: Resume, answer: Callable[[Control], None]) -> None:
+    wanted, paused = request.names or (EVERYTHING,), cleaning.pauses.names
+    missing = [name for name in wanted if name not in paused]
     if missing:
-        paused = ", ".join(sorted(cleaning.paused)) or "nothing"
-        raise _no(", ".join(missing), "it is not paused under this name", f"Paused: {paused}.")
-    cleaning.paused.difference_update(wanted)
+        others = ", ".join(sorted(paused)) or "nothing"
+        raise _no(", ".join(missing), "it is not paused under this name", f"Paused: {others}.")
+    paused.difference_update(wanted)
     cleaning.consider_soon()
-    return Done(lines=tuple(f"{'all cleaning' if name == '*' else name} goes on" for name in wanted))
+    _save_pauses(cleaning, [f"{_shown(name)} goes on" for name in wanted], answer)
+
+
+def _shown(name: str) -> str:
+    return "all cleaning" if name == EVERYTHING else name
+
+
+def _save_pauses(cleaning: CleaningScheduler, lines: Sequence[str], answer: Callable[[Control], None]) -> None:
+    """Answers once the change outlasts a restart."""
+
+    def failed(error: Exception) -> None:
+        answer(Refused(error=type(error).__name__, message=f"{', '.join(lines)}, but only until a restart: {error}"))
+
+    cleaning.save_pauses(lambda: answer(Done(lines=tuple(lines))), failed)
 
 
 def _retry(cleaning: CleaningScheduler, request: Retry) -> Control:
@@ -121,9 +139,10 @@ def _undo(cleaning: CleaningScheduler, request: Undo, answer: Callable[[Control]
         )
     deleted, first_dirty = cleaning.last[name]
     cleaning.frame.keep_files(deleted)
-    was_paused = str(name) in cleaning.paused
-    # Whoever undoes a clean does not want another in the next moment.
-    cleaning.paused.add(str(name))
+    paused = cleaning.pauses.names
+    was_paused = str(name) in paused
+    # Whoever undoes a clean does not want another in the next moment, nor after a restart.
+    paused.add(str(name))
 
     def ask() -> None:
         undo = UndoClean(request_id=cleaning.frame.next_request_id(), topic=name.topic, partition=name.partition)
@@ -140,9 +159,21 @@ def _undo(cleaning: CleaningScheduler, request: Undo, answer: Callable[[Control]
             answer(Done(lines=(f"{back}; it is paused until compactd resume {name}",)))
             return
         queue_deleted(cleaning.frame, deleted)
-        if not was_paused:
-            cleaning.paused.discard(str(name))
+        take_back()
         reason = message.refused if isinstance(message, UndoDone) else getattr(message, "message", "no answer")
         answer(Refused(error="RefusedError", message=f"{name}: the last clean cannot be undone, {reason}"))
 
-    cleaning.frame.call_later(_KEEP_MS, ask)
+    def take_back() -> None:
+        if not was_paused:
+            paused.discard(str(name))
+            cleaning.save_pauses(lambda: None, lambda error: _log.error(f"{cleaning.pauses.path}: {error}"))
+
+    def not_saved(error: Exception) -> None:
+        take_back()
+        queue_deleted(cleaning.frame, deleted)
+        answer(Refused(error=type(error).__name__, message=f"{name}: the last clean is not undone: {error}"))
+
+    def saved() -> None:
+        cleaning.frame.call_later(_KEEP_MS, ask)
+
+    cleaning.save_pauses(saved, not_saved)

@@ -22,7 +22,7 @@ def build(cleaning: CleaningScheduler, all_partitions: bool) -> CleaningStatus:
         jobs=tuple(job.status() for job in cleaning.jobs.values()),
         partitions=tuple(partitions),
         quarantine=cleaning.quarantine.status(),
-        paused=tuple(sorted(cleaning.paused)),
+        paused=tuple(sorted(cleaning.pauses.names)),
         held_by=cleaning.held_by,
     )
 

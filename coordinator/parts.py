@@ -17,6 +17,7 @@ from compactd.coordinator.interfaces import (
 CATALOGUE = "compactd.coordinator.catalogue:Catalogue"
 CLEANING = "compactd.coordinator.cleaning:CleaningScheduler"
 QUARANTINE = "compactd.coordinator.quarantine:Quarantine"
+PAUSES = "compactd.coordinator.pauses:Pauses"
 METRICS = "compactd.coordinator.metrics:Metrics"
 
 
@@ -29,9 +30,9 @@ def _catalogue(setup: CatalogueSetup) -> CataloguePart:
 
 
 def _cleaning(frame: Frame) -> CleaningPart:
-    # Quarantine is kept in the first log dir, as a plain file, which Kafka passes over.
+    # Quarantine and pauses are kept in the first log dir, as plain files, which Kafka passes over.
     first = frame.settings.storage.log_dirs[0]
-    return cast(CleaningPart, _load(CLEANING)(frame, _load(QUARANTINE)(first)))
+    return cast(CleaningPart, _load(CLEANING)(frame, _load(QUARANTINE)(first), _load(PAUSES)(first)))
 
 
 def _metrics(frame: Frame) -> MetricsPart:

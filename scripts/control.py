@@ -56,7 +56,7 @@ def clean_now(names: tuple[str, ...], as_json: bool, config: Path | None, run_di
 def pause(names: tuple[str, ...], as_json: bool, config: Path | None, run_dir: Path | None) -> None:
     """Clean none of these until `compactd resume`; without names, nothing at all.
 
-    A clean that is running lets go; what it had not put in place yet is done again later.
+    A clean that is running lets go; what it had not put in place yet is done again later. A pause outlasts restarts.
 
     \b
     Examples:

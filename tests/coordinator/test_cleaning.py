@@ -13,6 +13,7 @@ from compactd.config.errors import StorageIOError
 from compactd.coordinator.cleaning import CleaningScheduler
 from compactd.coordinator.control_messages import CleanNow, Control, Done, Pause, Refused, Resume, Retry, Undo
 from compactd.coordinator.interfaces import WorkerId
+from compactd.coordinator.pauses import Pauses
 from compactd.coordinator.quarantine import FILE, PAUSES_MS, Quarantine
 from compactd.storage.checkpoints import CLEANER_OFFSETS, OffsetCheckpoint
 from compactd.storage.names import TopicPartition
@@ -55,7 +56,8 @@ class Scene:
 
     def make(self) -> None:
         self.quarantine = Quarantine(self.dirs[0])
-        self.cleaning = CleaningScheduler(self.frame, self.quarantine)
+        self.pauses = Pauses(self.dirs[0])
+        self.cleaning = CleaningScheduler(self.frame, self.quarantine, self.pauses)
 
     def partition(
         self, name: TopicPartition, clean: int = 0, dirty: int = 10, log_dir: int = 0, **config: object
@@ -811,7 +813,43 @@ def test_pausing_everything(scene: Scene) -> None:
 
 def test_pausing_what_is_not_there_is_refused(scene: Scene) -> None:
     scene.start()
-    assert isinstance(scene.ask(Pause(names=("x",))), Refused) and not scene.cleaning.paused
+    assert isinstance(scene.ask(Pause(names=("x",))), Refused) and not scene.pauses.names
+
+
+def test_pauses_outlast_a_restart(scene: Scene) -> None:
+    scene.partition(A)
+    scene.partition(B)
+    scene.start()
+    assert isinstance(scene.ask(Pause(names=("a",))), Done)
+    scene.frame.sent.clear()
+    scene.make()
+    scene.start()
+    scene.frame.pass_time(60_000)
+    assert scene.cleaning.status(False).paused == ("a",) and scene.blocked(A) == "paused by compactd pause"
+    assert set(scene.jobs()) == {"b-0"}
+    assert isinstance(scene.ask(Resume(names=("a",))), Done)
+    scene.make()
+    scene.start()
+    assert scene.cleaning.status(False).paused == ()
+
+
+def test_a_pause_that_can_not_be_kept_holds_and_says_so(scene: Scene) -> None:
+    scene.partition(A, dirty=0, clean=10)
+    scene.start()
+    scene.frame.lane_error = StorageIOError(path="/d1", action="write", reason="no space")
+    answer = scene.ask(Pause())
+    assert isinstance(answer, Refused) and "all cleaning is paused, but only until a restart" in answer.message
+    assert scene.cleaning.status(False).paused == ("*",)
+
+
+def test_an_undo_waits_until_its_pause_is_kept(scene: Scene) -> None:
+    cleaned_with_files(scene)
+    scene.frame.deleted.clear()
+    scene.frame.lane_error = StorageIOError(path="/d1", action="write", reason="no space")
+    answer = scene.ask(Undo(name="a-0"))
+    assert isinstance(answer, Refused) and "the last clean is not undone" in answer.message
+    assert not scene.frame.of(UndoClean) and not scene.pauses.names
+    assert scene.frame.deleted == [(("/d1/a-0/0.log.deleted",), 60_000)], "the deleter has them again"
 
 
 def cleaned_with_files(scene: Scene) -> None:
@@ -835,7 +873,7 @@ def test_undo_puts_files_and_checkpoint_back_and_pauses_the_partition(scene: Sce
     answer = scene.ask(Undo(name="a-0"))
     assert isinstance(answer, Done) and "1 files of a-0 are back" in answer.lines[0]
     assert scene.frame.kept == ["/d1/a-0/0.log.deleted"]
-    assert scene.checkpoint()["a-0"] == 10 and scene.cleaning.paused == {"a-0"}
+    assert scene.checkpoint()["a-0"] == 10 and scene.pauses.names == {"a-0"}
     scene.frame.pass_time(60_000)
     assert scene.jobs() == ["a-0"]
     assert isinstance(scene.ask(Undo(name="a-0")), Refused), "there is nothing to undo twice"
@@ -847,7 +885,7 @@ def test_an_undo_that_the_owner_refuses_changes_nothing(scene: Scene) -> None:
     scene.frame.replies[UndoClean] = lambda undo: UndoDone(request_id=undo.request_id, restored=(), refused="too late")
     answer = scene.ask(Undo(name="a-0"))
     assert isinstance(answer, Refused) and "too late" in answer.message
-    assert scene.checkpoint()["a-0"] == 100 and not scene.cleaning.paused
+    assert scene.checkpoint()["a-0"] == 100 and not scene.pauses.names
     assert scene.frame.deleted == [(("/d1/a-0/0.log.deleted",), 60_000)], "the deleter has them again"
 
 
