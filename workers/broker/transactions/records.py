@@ -23,25 +23,26 @@ def encode_transition(transactional_id: str, to: Transition, transaction_version
     partitions: list[dict[str, Any]] | None = None
     if to.state is not State.EMPTY:
         partitions = [{"topic": topic, "partitionIds": ids} for topic, ids in by_topic(to.partitions).items()]
-    key, value = encode_coordinator_record(
-        TRANSACTION_RECORDS,
-        _TRANSACTION,
-        {"transactionalId": transactional_id},
-        _VERSIONS[min(transaction_version, 1)],
-        {
-            "producerId": to.producer_id,
+    fields: dict[str, Any] = {
+        "producerId": to.producer_id,
+        "producerEpoch": to.epoch,
+        "transactionTimeoutMs": to.timeout_ms,
+        "transactionStatus": int(to.state),
+        "transactionPartitions": partitions,
+        "transactionLastUpdateTimestampMs": to.update_ms,
+        "transactionStartTimestampMs": to.start_ms,
+    }
+    if transaction_version >= 1:
+        # What the first version has no room for is lost with it, as in Kafka.
+        fields |= {
             "previousProducerId": to.previous_producer_id,
             "nextProducerId": to.next_producer_id,
-            "producerEpoch": to.epoch,
-            "transactionTimeoutMs": to.timeout_ms,
-            "transactionStatus": int(to.state),
-            "transactionPartitions": partitions,
-            "transactionLastUpdateTimestampMs": to.update_ms,
-            "transactionStartTimestampMs": to.start_ms,
             "clientTransactionVersion": to.client_version,
             "nextProducerEpoch": -1,
-        },
-    )
+        }
+    version = _VERSIONS[min(transaction_version, 1)]
+    identity = {"transactionalId": transactional_id}
+    key, value = encode_coordinator_record(TRANSACTION_RECORDS, _TRANSACTION, identity, version, fields)
     assert value is not None
     return key, value
 
