@@ -1,0 +1,368 @@
+"""Kafka's command-line tools: the same commands on both brokers have to print the same."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.integration.clients.librdkafka import Librdkafka
+from tests.integration.records import Message
+from tests.integration.servers import Server, until
+from tests.integration.tools import Run, Tools
+from tests.integration.transcript import Transcript, assert_same
+
+pytestmark = pytest.mark.kafka
+_NOW = int(time.time() * 1000)
+
+Scenario = Callable[[Transcript], None]
+
+
+def topics(script: Transcript) -> None:
+    """TopicCommand."""
+
+    def topic(*arguments: str, **more: bool) -> str:
+        return script.run("TopicCommand", *arguments, **more)
+
+    def refused(*arguments: str) -> None:
+        script.fails("TopicCommand", *arguments)
+
+    topic(
+        "--create", "--topic", "tt-one", "--partitions", "2", "--config", "cleanup.policy=compact",
+        "--config", "segment.ms=600000",
+    )  # fmt: skip
+    topic("--create", "--topic", "tt.two")
+    topic("--create", "--topic", "tt-three", "--replica-assignment", "1,1,1")
+    topic("--create", "--topic", "tt-one", "--if-not-exists")
+    for arguments in (
+        ("tt-one",), ("bad name",), ("tt-x", "--partitions", "0"), ("tt-x", "--replication-factor", "2"), ("..",),
+        ("tt-x", "--config", "cleanup.policy=shred"), ("tt-x", "--config", "no.such=1"), ("x" * 250,), ("tt_two",),
+        ("tt-x", "--config", "retention.ms=-2"), ("tt-x", "--replica-assignment", "1,7"),
+        ("tt-x", "--replica-assignment", "1:1"), ("tt-x", "--config", "remote.storage.enable=true"),
+    ):  # fmt: skip
+        refused("--create", "--topic", *arguments)
+    wait_for_leaders(script, ("tt-one", 2), ("tt.two", 3), ("tt-three", 3))
+    topic("--describe", "--topic", "tt-one")
+    topic("--describe", "--topic", "tt.*", ordered=False)
+    refused("--describe", "--topic", "tt-none")
+    topic("--describe", "--topic", "tt-none", "--if-exists")
+    topic("--describe", "--topic", "tt-.*", "--topics-with-overrides", ordered=False)
+    for kind in (
+        "under-replicated-partitions", "unavailable-partitions", "under-min-isr-partitions", "at-min-isr-partitions",
+    ):  # fmt: skip
+        topic("--describe", "--topic", "tt.*", f"--{kind}", ordered=False)
+    found = topic("--describe", "--topic", "tt-three")
+    topic_id = found.split("TopicId: ")[1].split()[0]
+    topic("--describe", "--topic-id", topic_id)
+    refused("--describe", "--topic-id", "AAAAAAAAAAAAAAAAAAAABQ")
+    topic("--alter", "--topic", "tt-one", "--partitions", "4")
+    for arguments in (
+        ("tt-one", "--partitions", "4"), ("tt-one", "--partitions", "3"), ("tt-none", "--partitions", "2"),
+        ("tt-one", "--partitions", "5", "--replica-assignment", "1,1,1,1,9"),
+    ):  # fmt: skip
+        refused("--alter", "--topic", *arguments)
+    topic("--alter", "--topic", "tt-none", "--partitions", "2", "--if-exists")
+    topic("--alter", "--topic", "tt-three", "--partitions", "4", "--replica-assignment", "1,1,1,1")
+    wait_for_leaders(script, ("tt-one", 4), ("tt-three", 4))
+    topic("--describe", "--topic", "tt-.*", ordered=False)
+    topic("--delete", "--topic", "tt-one")
+    refused("--delete", "--topic", "tt-none")
+    topic("--delete", "--topic", "tt-none", "--if-exists")
+    topic("--delete", "--topic", "tt.two")
+    topic("--delete", "--topic", "tt-three")
+    until(lambda: "tt" not in script.tools.run(script.server, "TopicCommand", "--list", "--topic", "tt.*"), "their end")
+    topic("--list", "--topic", "tt.*")
+
+
+def wait_for_leaders(script: Transcript, *counts: tuple[str, int]) -> None:
+    """Topics are there before their leaders are."""
+
+    def led() -> bool:
+        shown = script.tools.run(script.server, "TopicCommand", "--describe")
+        lines = [line for line in shown.splitlines() if "Leader: 1" in line]
+        return all(sum(f"Topic: {name}\t" in line for line in lines) == count for name, count in counts)
+
+    until(led, f"leaders of {counts}")
+
+
+def configs(script: Transcript) -> None:
+    """ConfigCommand, topics and brokers and groups."""
+
+    def config(*arguments: str, ordered: bool = False, ignored: str | None = None) -> str:
+        return script.run("ConfigCommand", *arguments, ordered=ordered, ignored=ignored)
+
+    script.server.create("tc", 1, retention_ms=100_000)
+    of = ("--entity-type", "topics", "--entity-name", "tc")
+    config("--describe", *of)
+    config("--describe", *of, "--all")
+    for change in (
+        ("--add-config", "cleanup.policy=[compact,delete],segment.ms=700000"), ("--delete-config", "retention.ms"),
+        ("--add-config", "retention.ms=5000000", "--delete-config", "segment.ms"),
+    ):  # fmt: skip
+        config("--alter", *of, *change)
+        settled(script, of)
+        config("--describe", *of)
+    for change in (
+        ("--add-config", "cleanup.policy=shred"), ("--add-config", "no.such=1"), ("--add-config", "segment.bytes=13"),
+        ("--add-config", "min.cleanable.dirty.ratio=1.5"), ("--add-config", "retention.ms=soon"),
+    ):  # fmt: skip
+        script.fails("ConfigCommand", "--alter", *of, *change)
+    config("--describe", "--entity-type", "topics")
+    script.fails(
+        "ConfigCommand", "--alter", "--entity-type", "topics", "--entity-name", "none", "--add-config", "segment.ms=1"
+    )
+    brokers = (("--entity-type", "brokers", "--entity-default"), ("--entity-type", "brokers", "--entity-name", "1"))
+    for which in brokers:
+        config("--alter", *which, "--add-config", "log.retention.ms=77777777,log.cleaner.threads=1")
+        settled(script, which)
+        config("--describe", *which)
+        for change in (
+            "log.retention.ms=soon", "node.id=3",
+            "log.roll.jitter.ms=-1",
+        ):  # fmt: skip
+            script.fails("ConfigCommand", "--alter", *which, "--add-config", change)
+        config("--alter", *which, "--delete-config", "log.retention.ms,log.cleaner.threads")
+        settled(script, which)
+        config("--describe", *which)
+    group = ("--entity-type", "groups", "--entity-name", "g1")
+    config("--alter", *group, "--add-config", "consumer.session.timeout.ms=50000")
+    settled(script, group)
+    config("--describe", *group)
+    script.fails("ConfigCommand", "--alter", *group, "--add-config", "consumer.session.timeout.ms=1")
+    script.fails("ConfigCommand", "--alter", *group, "--add-config", "no.such=1")
+    config("--describe", "--entity-type", "groups")
+    config("--alter", *group, "--delete-config", "consumer.session.timeout.ms")
+
+
+def settled(script: Transcript, of: tuple[str, ...]) -> None:
+    """Kafka's broker hears of a change a little after its controller has answered: two equal answers in a row, with a
+    write through the controller in between."""
+    script.tools.run(script.server, "TopicCommand", "--create", "--if-not-exists", "--topic", "settled")
+
+    def same() -> bool:
+        said = [script.tools.run(script.server, "ConfigCommand", "--describe", *of) for _ in range(3)]
+        return said[0] == said[1] == said[2]
+
+    until(same, f"the same settings of {of}")
+
+
+def offsets(script: Transcript) -> None:
+    """GetOffsetShell and DeleteRecordsCommand."""
+    script.server.create("to", 2)
+    script.server.create("to-compact", 1, cleanup_policy="compact")
+    for topic, partitions in (("to", 2), ("to-compact", 1)):
+        messages = [
+            Message(b"v", b"%d" % number, timestamp=_NOW - 5000 + 1000 * (number % 5), partition=number % partitions)
+            for number in range(12)
+        ]
+        Librdkafka().produce(script.server, topic, messages)
+    for when in ("-1", "-2", "-3", "-4", "-5", "latest", "earliest", "max-timestamp", "1", str(_NOW - 3500), str(_NOW)):
+        script.run("GetOffsetShell", "--topic", "to", "--time", when)
+    script.run("GetOffsetShell", "--topic-partitions", "to.*:1-3")
+    script.run("GetOffsetShell", "--topic", "to", "--partitions", "1")
+    script.run("GetOffsetShell", "--topic-partitions", "to:0,to-compact:0")
+    script.fails("GetOffsetShell", "--topic", "to-none")
+    delete = script.server.log_dirs[0].parent / "delete.json"
+    for topic, partition, offset in (
+        ("to", 0, 2), ("to", 1, -1), ("to", 0, 99), ("to", 0, 1), ("to-compact", 0, 1),
+    ):  # fmt: skip
+        row = {"topic": topic, "partition": partition, "offset": offset}
+        delete.write_text(json.dumps({"version": 1, "partitions": [row]}))
+        done = script.tools.ran(script.server, "DeleteRecordsCommand", "--offset-json-file", str(delete))
+        script.note("DeleteRecordsCommand", (topic, str(partition), str(offset)), done, True)
+    script.run("GetOffsetShell", "--topic", "to", "--time", "-2")
+    script.run("GetOffsetShell", "--topic", "to", "--time", "-1")
+
+
+def cluster(script: Transcript) -> None:
+    """ClusterTool and other views of the cluster."""
+    for command in ("cluster-id", "list-endpoints"):
+        where = ("--bootstrap-server", script.server.bootstrap)
+        done = script.tools.ran(None, "ClusterTool", command, *where)
+        assert done.code == 0, done.err
+        script.note("ClusterTool", (command,), done, True)
+
+
+def consoles(script: Transcript) -> None:
+    """ConsoleProducer and ConsoleConsumer, with what they can show."""
+    script.server.create("con", 2)
+    script.server.create("con-keys", 1, cleanup_policy="compact")
+    keyed = (
+        "--topic", "con", "--reader-property", "parse.key=true", "--reader-property", "key.separator=:",
+        "--reader-property", "parse.headers=true", "--reader-property", "null.marker=NULL",
+    )  # fmt: skip
+    lines = "".join(f"h1:a,h2:NULL\tk{number}:v{number}\n" for number in range(20)) + "NULL\tNULL:NULL\n" * 2
+    script.run("ConsoleProducer", *keyed, given=lines)
+    for codec in ("gzip", "snappy", "lz4", "zstd"):
+        script.run("ConsoleProducer", *keyed, "--compression-codec", codec, given="h1:b\tk1:again\n")
+    for more in (
+        ("--sync",),
+        ("--request-required-acks", "0"),
+        ("--request-required-acks", "1"),
+        ("--batch-size", "1"),
+    ):
+        script.run("ConsoleProducer", *keyed, *more, given="h1:c\tk2:once more\n")
+    until(lambda: sum(script.server.offsets("con", number) for number in (0, 1)) == 30, "records without acks")
+    shown = (
+        "--formatter-property", "print.key=true", "--formatter-property", "print.headers=true",
+        "--formatter-property", "print.partition=true", "--formatter-property", "print.offset=true",
+        "--formatter-property", "null.literal=NOTHING",
+    )  # fmt: skip
+    read = ("consumer.ConsoleConsumer", "--topic", "con", "--timeout-ms", "60000", *shown)
+    script.run(*read, "--from-beginning", "--max-messages", "30", ordered=False)
+    for number in (0, 1):
+        count = str(script.server.offsets("con", number) - 3)
+        script.run(*read, "--partition", str(number), "--offset", "3", "--max-messages", count)
+        script.run(
+            *read,
+            "--partition",
+            str(number),
+            "--offset",
+            "earliest",
+            "--max-messages",
+            "3",
+            "--isolation-level",
+            "read_committed",
+        )
+    script.run(
+        "consumer.ConsoleConsumer", "--include", "con-.*|con", "--from-beginning", "--max-messages", "30", ordered=False
+    )
+    # A record without a key: the tool prints what the broker says, and goes on.
+    for topic, line in (("con-keys", "keyless\n"), ("con", "x" * 1_050_000 + "\n")):
+        done = script.tools.ran(
+            script.server,
+            "ConsoleProducer",
+            "--topic",
+            topic,
+            "--command-property",
+            "max.request.size=2000000",
+            given=line,
+        )
+        script.note("ConsoleProducer", ("refused by", topic), done, True)
+        assert done.err, "nothing was said of the refused record"
+    done = script.tools.ran(
+        script.server, "consumer.ConsoleConsumer", "--topic", "con-none", "--from-beginning", "--timeout-ms", "2000"
+    )
+    script.note("ConsoleConsumer", ("of no topic",), done, True)
+
+
+def groups(script: Transcript) -> None:
+    """ConsumerGroupCommand, on a group that ended and on one that reads."""
+
+    def group(*arguments: str, ordered: bool = False) -> str:
+        return script.run("consumer.group.ConsumerGroupCommand", *arguments, ordered=ordered)
+
+    def refused(*arguments: str) -> None:
+        done = script.tools.ran(script.server, "consumer.group.ConsumerGroupCommand", *arguments)
+        script.note("ConsumerGroupCommand", arguments, done, False)
+
+    script.server.create("tg", 2)
+    messages = [Message(b"v%d" % n, timestamp=_NOW - 9000 + 1000 * (n // 2), partition=n % 2) for n in range(20)]
+    Librdkafka().produce(script.server, "tg", messages)
+    read = ("consumer.ConsoleConsumer", "--topic", "tg", "--from-beginning", "--group", "g-tool")
+    script.run(*read, "--max-messages", "20", "--timeout-ms", "60000", ordered=False)
+    of = ("--group", "g-tool")
+    group("--list")
+    group("--list", "--state")
+    group("--list", "--type")
+    for what in (("--offsets",), ("--members",), ("--members", "--verbose"), ("--state",)):
+        group("--describe", *of, *what)
+        refused("--describe", "--group", "g-none", *what)
+    reset = ("--reset-offsets", *of, "--topic")
+    for how in (
+        ("--to-earliest",), ("--to-latest",), ("--to-offset", "3"), ("--to-offset", "99"), ("--shift-by", "-4"),
+        ("--to-datetime", "2100-01-01T00:00:00.000"), ("--by-duration", "PT0S"), ("--to-current",),
+    ):  # fmt: skip
+        group(*reset, "tg", *how, "--dry-run")
+    group(*reset, "tg:1", "--to-offset", "5", "--execute")
+    group(*reset, "tg", "--to-earliest", "--export", "--dry-run")
+    group("--describe", *of)
+    refused(*reset, "tg-none", "--to-earliest", "--execute")
+    # One that reads.
+    running = script.tools.start(script.server, *read, "--timeout-ms", "90000")
+    until(
+        lambda: (
+            "Stable"
+            in script.tools.run(script.server, "consumer.group.ConsumerGroupCommand", "--describe", *of, "--state")
+        ),
+        "a member",
+    )
+    until(lambda: "v19" in running.said(), "what it reads")
+    group("--describe", *of, "--members", "--verbose")
+    group("--describe", *of, "--state")
+    group("--list", "--state", "stable")
+    for arguments in (
+        ("--delete", *of), (*reset, "tg", "--to-earliest", "--execute"), ("--delete-offsets", *of, "--topic", "tg"),
+        ("--delete-offsets", *of, "--topic", "tg-none"), ("--delete", "--group", "g-none"),
+    ):  # fmt: skip
+        refused(*arguments)
+    running.interrupt()
+    running.result()
+    until(
+        lambda: (
+            "Empty"
+            in script.tools.run(script.server, "consumer.group.ConsumerGroupCommand", "--describe", *of, "--state")
+        ),
+        "no member",
+    )
+    group("--delete-offsets", *of, "--topic", "tg:0")
+    group("--describe", *of)
+    script.run("GroupsCommand", "--list", ordered=False)
+    group("--delete", *of)
+    refused("--delete", *of)
+    refused("--describe", *of)
+
+
+def log_dirs(script: Transcript) -> None:
+    """LogDirsCommand: where partitions lie is each broker's own affair, how large they are is not."""
+    script.server.create("tl", 4)
+    messages = [Message(b"v" * 100, timestamp=_NOW, partition=number % 3) for number in range(30)]
+    for message in messages:
+        Librdkafka().produce(script.server, "tl", [message])
+    for arguments in (("--topic-list", "tl"), ("--topic-list", "tl,tl-none", "--broker-list", "1")):
+        told = script.tools.run(script.server, "LogDirsCommand", "--describe", *arguments)
+        found = json.loads(next(line for line in told.splitlines() if line.startswith("{")))
+        assert [broker["broker"] for broker in found["brokers"]] == [1]
+        dirs = found["brokers"][0]["logDirs"]
+        assert sorted(each["logDir"] for each in dirs) == sorted(map(str, script.server.log_dirs))
+        assert all(each["error"] is None for each in dirs)
+        rows = sorted((row for each in dirs for row in each["partitions"]), key=lambda row: row["partition"])
+        done = Run(0, "\n".join(json.dumps({**row, "keys": sorted(dirs[0])}) for row in rows), "")
+        script.note("LogDirsCommand", arguments, done, True)
+    script.fails("LogDirsCommand", "--describe", "--broker-list", "7")
+
+
+def performance(script: Transcript) -> None:
+    """ProducerPerformance and ConsumerPerformance move what they are told to; their figures are the machine's."""
+    script.server.create("perf", 2)
+    count = "5000"
+    for codec in ("none", "lz4"):
+        done = script.tools.ran(
+            None, "ProducerPerformance", "--topic", "perf", "--num-records", count, "--record-size", "200",
+            "--throughput", "-1", "--command-property", f"bootstrap.servers={script.server.bootstrap}",
+            f"compression.type={codec}",
+        )  # fmt: skip
+        assert done.code == 0 and f"{count} records sent" in done.out, done.err + done.out
+    assert sum(script.server.offsets("perf", number) for number in (0, 1)) == 10_000
+    told = script.tools.run(
+        script.server, "ConsumerPerformance", "--topic", "perf", "--num-records", "10000", "--timeout", "60000"
+    )
+    row = dict(zip(told.splitlines()[0].split(", "), told.splitlines()[1].split(", "), strict=True))
+    script.note(
+        "ConsumerPerformance", (), Run(0, f"{row['data.consumed.in.nMsg']} {row['data.consumed.in.MB']}", ""), True
+    )
+
+
+SCENARIOS: tuple[Scenario, ...] = (
+    topics, configs, offsets, cluster, consoles, groups, log_dirs, performance
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_tools_say_the_same(scenario: Scenario, kafka_server: Server, compactd_server: Server, tools: Tools) -> None:
+    kafka, ours = Transcript(kafka_server, tools), Transcript(compactd_server, tools)
+    scenario(kafka)
+    scenario(ours)
+    assert_same(kafka, ours)
