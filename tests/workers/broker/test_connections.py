@@ -188,6 +188,52 @@ def test_pipelined_requests_are_answered_in_order(broker: InProcessBroker) -> No
             assert decode_answer(*kind, client.receive_frame())[0] == number
 
 
+def test_pipelined_requests_of_all_kinds_are_answered_in_order(broker: InProcessBroker) -> None:
+    """Those that wait, those that go to a thread, those that are not answered at all, and those in between."""
+    broker.create("t", max_message_bytes=2_000_000)
+    large = batch([b"x" * 900_000])
+    with broker.connect() as client:
+        asked = [
+            (PRODUCE, 9, produce_body(large)),
+            (FETCH, 12, fetch_body(0, partition_max_bytes=10)),
+            (PRODUCE, 9, produce_body(batch([b"v"]), acks=0)),
+            (METADATA, 12, {"topics": None}),
+            (FETCH, 12, fetch_body(2, max_wait=30)),
+            (PRODUCE, 9, produce_body(large)),
+            (FETCH, 12, fetch_body(2)),
+            (API_VERSIONS, 0, {}),
+        ] * 3
+        for number, (key, version, body) in enumerate(asked):
+            assert client.send(key, version, body) == number + 1
+        answered = [number for number, (_, _, body) in enumerate(asked, 1) if body.get("acks") != 0]
+        for number in answered:
+            key, version, _ = asked[number - 1]
+            correlation, answer = decode_answer(key, version, client.receive_frame())
+            assert correlation == number
+            if key == PRODUCE:
+                assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+def test_slow_senders_hold_nobody_up(broker: InProcessBroker) -> None:
+    """A hundred connections that are in the middle of a request for as long as they like."""
+    broker.create("t")
+    frame = request_frame(PRODUCE, 9, 1, produce_body(batch([b"v" * 1000])))
+    whole = struct.pack(">i", len(frame)) + frame
+    slow = [broker.connect() for _ in range(100)]
+    try:
+        for number, client in enumerate(slow):
+            client.send_bytes(whole[: 1 + number * len(whole) // 100])
+        _still_serves(broker)
+        for number, client in enumerate(slow):
+            client.send_bytes(whole[1 + number * len(whole) // 100 :])
+        for client in slow:
+            _, answer = decode_answer(PRODUCE, 9, client.receive_frame())
+            assert answer.responses[0].partition_responses[0].error_code == 0
+    finally:
+        for client in slow:
+            client.close()
+
+
 def test_a_long_poll_holds_back_what_comes_after_it_on_the_same_connection_only(broker: InProcessBroker) -> None:
     broker.create("t")
     with broker.connect() as client, broker.connect() as other:

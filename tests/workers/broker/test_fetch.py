@@ -12,6 +12,7 @@ import pytest
 
 from compactd.storage.log import Origin
 from compactd.storage.names import parse_uuid
+from compactd.workers.messages import LetGo, LetGoDone
 from tests.workers.broker.batches import FETCH, batch, fetch, fetch_body, produce, records_of
 from tests.workers.broker.harness import NODE_ID, InProcessBroker, RawClient
 
@@ -224,6 +225,32 @@ def test_a_long_poll_waits_for_min_bytes(broker: InProcessBroker) -> None:
         assert len(client.receive(FETCH, 12).responses[0].partitions[0].records) == 5 * len(one)
         # With too little at the end of the time it gets what there is.
         assert len(fetch(client, max_wait=100, min_bytes=100 * len(one)).records) == 5 * len(one)
+
+
+def test_a_log_start_that_moves_wakes_a_long_poll(broker: InProcessBroker) -> None:
+    broker.create("t", 2)
+    with broker.connect() as client, broker.connect() as other:
+        produce(other, batch([b"v", b"w"]))
+        body = fetch_body(max_wait=100_000, min_bytes=1 << 20)
+        body["topics"][0]["partitions"].append({"partition": 1, "fetch_offset": 0, "partition_max_bytes": 1 << 20})
+        client.send(FETCH, 12, body)
+        broker.wait_for_watchers("t")
+        rows = [{"name": "t", "partitions": [{"partition_index": 0, "offset": 2}]}]
+        other.ask(21, 2, {"topics": rows, "timeout": 1000})
+        first, second = client.receive(FETCH, 12).responses[0].partitions
+        assert (first.error_code, first.records) == (1, b"")
+        assert second.error_code == 0
+
+
+def test_retention_wakes_a_long_poll(broker: InProcessBroker) -> None:
+    broker.create("t", retention_ms=1000)
+    with broker.connect() as client, broker.connect() as other:
+        produce(other, batch([b"v"], timestamp=1000))
+        client.send(FETCH, 12, fetch_body(max_wait=100_000, min_bytes=1 << 20))
+        broker.wait_for_watchers("t")
+        request = LetGo(request_id=broker.next_id(), partitions=("t-0",), now_ms=broker.clock.now_ms() + 10_000)
+        assert broker.ask(request, LetGoDone).deleted
+        assert client.receive(FETCH, 12).responses[0].partitions[0].error_code == 1
 
 
 def test_data_before_a_roll_is_not_waited_on(broker: InProcessBroker) -> None:
