@@ -10,7 +10,7 @@ from enum import IntEnum
 
 import msgspec
 
-from compactd.workers import acl_messages, quota_messages
+from compactd.workers import acl_messages, credential_messages, quota_messages
 from compactd.workers.catalogue_struct import Struct as Struct  # noqa: PLC0414 (others take it from here)
 
 #: Topic id "none", as Kafka writes it.
@@ -24,6 +24,7 @@ class ErrorCode(IntEnum):
     NONE = 0
     UNKNOWN_TOPIC_OR_PARTITION = 3
     INVALID_TOPIC_EXCEPTION = 17
+    UNSUPPORTED_SASL_MECHANISM = 33
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37
@@ -36,6 +37,9 @@ class ErrorCode(IntEnum):
     LOG_DIR_NOT_FOUND = 57
     THROTTLING_QUOTA_EXCEEDED = 89
     TOPIC_DELETION_DISABLED = 73
+    RESOURCE_NOT_FOUND = 91
+    DUPLICATE_RESOURCE = 92
+    UNACCEPTABLE_CREDENTIAL = 93
     UNKNOWN_TOPIC_ID = 100
 
 
@@ -205,6 +209,7 @@ OPERATIONS: dict[str, tuple[type[Struct], type[Struct]]] = {
     "allocate_producer_ids": (AllocateProducerIds, ProducerIdBlock),
     "assign_log_dirs": (AssignLogDirs, MoveResults),
     **acl_messages.OPERATIONS,
+    **credential_messages.OPERATIONS,
     **quota_messages.OPERATIONS,
 }
 

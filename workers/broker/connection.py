@@ -14,14 +14,16 @@ import os
 import socket
 import struct
 from collections import deque
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 from compactd.workers.broker.decoding import MalformedRequestError
 from compactd.workers.broker.quotas.clients import ClientQuotas
 from compactd.workers.broker.requests import CLOSE, Encoded, Peer, SendsFile, answer, total_size
 
 if TYPE_CHECKING:
+    from compactd.workers.broker.context import Context
+    from compactd.workers.broker.security.sasl import SaslSession
     from compactd.workers.broker.server import Server
 
 _LOGGER = logging.getLogger(__name__)
@@ -42,12 +44,20 @@ class Disconnected(Exception):  # noqa: N818
 class Connection:
     """Serves until the client goes, breaks the protocol, or the server closes it."""
 
-    def __init__(self, server: Server, sock: socket.socket, peer: Peer) -> None:
+    def __init__(self, server: Server, sock: socket.socket, peer: Peer, session: SaslSession | None = None) -> None:
+        """`session`: the client has to log in with it first."""
         self._server = server
         self._socket = sock
         self._fd = sock.fileno()
         self._loop = server.loop
         self.peer = peer
+        #: What answers a frame, and the longest one that is taken.
+        self._answer: Callable[[Context, memoryview, Peer], Awaitable[Any]] = answer
+        self._max_request = server.limits.request_max_bytes
+        if session is not None:
+            session.connection = self
+            self._answer = session.answer
+            self._max_request = min(self._max_request, session.max_request)
         #: Whole frames that wait, oldest first.
         self._frames: deque[bytearray] = deque()
         #: The frame that is being received, and how many bytes it lacks; first its size.
@@ -85,7 +95,7 @@ class Connection:
                     await asyncio.sleep(0)
                 self.is_serving = True
                 try:
-                    result = await answer(self._server.context, memoryview(frame), self.peer)
+                    result = await self._answer(self._server.context, memoryview(frame), self.peer)
                 finally:
                     self.is_serving = False
                     self.last_active = self._loop.time()
@@ -112,6 +122,16 @@ class Connection:
         finally:
             self._shut()
             self._server.gone(self)
+
+    async def send(self, encoded: Encoded) -> None:
+        """Sends an answer now, before the connection is closed for it."""
+        await self._send(encoded)
+
+    def logged_in(self, for_good: bool) -> None:
+        """The client may send what others may; `for_good`: without a look whether it has to log in again."""
+        self._max_request = self._server.limits.request_max_bytes
+        if for_good:
+            self._answer = answer
 
     def _sent(self, result: Encoded) -> Awaitable[None]:
         sending = self._send(result)
@@ -225,13 +245,13 @@ class Connection:
                     return
                 (size,) = _SIZE.unpack(self._head)
                 self._head.clear()
-                if not 0 < size <= self._server.limits.request_max_bytes:
+                if not 0 < size <= self._max_request:
                     _LOGGER.info(
                         "%s:%d is disconnected: a request of %d bytes, where at most %d are taken",
                         self.peer.host,
                         self.peer.port,
                         size,
-                        self._server.limits.request_max_bytes,
+                        self._max_request,
                     )
                     raise Disconnected
                 # Grows with what really comes: a size alone costs nothing.

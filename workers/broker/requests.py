@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from compactd.workers.broker.decoding import MalformedRequestError, decode, skip_tags
 from compactd.workers.broker.encoding import encode
-from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.layout import layout_of
 from compactd.workers.broker.quotas.clients import EXEMPT, ClientQuotas, TimedWork
 from compactd.workers.broker.schemas import API_VERSIONS, is_flexible, request_class, response_class
@@ -281,7 +280,7 @@ async def answer(context: Context, frame: memoryview, peer: Peer) -> Encoded | _
         _LOGGER.exception(
             "a bug in answering API %d version %d of client %r", header.api_key, header.version, header.client_id
         )
-        return encode_error(header, ErrorCode.UNKNOWN_SERVER_ERROR)
+        return _server_error(header)
 
 
 @cache
@@ -313,11 +312,10 @@ def response_header(header: RequestHeader) -> bytearray:
     return head
 
 
-def encode_error(header: RequestHeader, error: int) -> Encoded | _Close:
-    """An answer that says no more than that; CLOSE where the API has no room for it at the top."""
+def _server_error(header: RequestHeader) -> Encoded | _Close:
     cls = response_class(header.api_key, header.version)
     if any(each.name == "error_code" for each in layout_of(cls).fields):
-        return Encoded([encode(cls, {"error_code": error}, response_header(header))])
+        return Encoded([encode(cls, {"error_code": -1}, response_header(header))])
     return CLOSE
 
 

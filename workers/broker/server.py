@@ -7,12 +7,15 @@ import contextlib
 import errno
 import logging
 import socket
+from collections import Counter
 from dataclasses import dataclass, field
 
 from compactd.workers.broker.connection import Connection
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.quotas.connections import ConnectionQuotas, plain_address
 from compactd.workers.broker.requests import Peer
+from compactd.workers.broker.security.listeners import Listeners
+from compactd.workers.broker.security.sasl import SaslSession
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -82,6 +85,8 @@ class Server:
         self._listening: dict[socket.socket, str] = {}
         self._connections: set[Connection] = set()
         self._by_host: dict[str, int] = {}
+        self._by_listener: Counter[str] = Counter()
+        self._listeners = context.part(Listeners)
         self._sweep: asyncio.TimerHandle | None = None
         self._closing = False
         self._quotas = context.part(ConnectionQuotas)
@@ -113,6 +118,12 @@ class Server:
                 self._is_full = True
                 self._pause(_PAUSE_SECONDS)
                 return
+            name = self._listening[listener]
+            if self._by_listener[name] >= self._listeners.of(name).max_connections:
+                # As above, but at this listener alone.
+                self.loop.remove_reader(listener.fileno())
+                self.loop.call_later(_PAUSE_SECONDS, self._listen_again, listener)
+                return
             try:
                 client, address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -127,9 +138,9 @@ class Server:
             waits = self._quotas.taken() / 1000
             if waits:
                 self._pause(waits)
-                self.loop.call_later(waits, self._take, client, address, self._listening[listener])
+                self.loop.call_later(waits, self._take, client, address, name)
             else:
-                self._take(client, address, self._listening[listener])
+                self._take(client, address, name)
 
     def _pause(self, seconds: float) -> None:
         """Nobody is let in for so long."""
@@ -165,7 +176,14 @@ class Server:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._by_host[host] = of_host + 1
-        self._connections.add(Connection(self, client, Peer(host, port, listener=listener)))
+        self._by_listener[listener] += 1
+        self._connections.add(self._connection(client, Peer(host, port, listener=listener)))
+
+    def _connection(self, client: socket.socket, peer: Peer) -> Connection:
+        """One that asks for what its listener asks for."""
+        security = self._listeners.of(peer.listener)
+        session = SaslSession(self.context, security, peer) if security.mechanisms else None
+        return Connection(self, client, peer, session)
 
     def _turn_away(self, client: socket.socket) -> None:
         self._turned_away.discard(client)
@@ -176,6 +194,7 @@ class Server:
         if connection not in self._connections:
             return
         self._connections.discard(connection)
+        self._by_listener[connection.peer.listener] -= 1
         host = connection.peer.host
         left = self._by_host.get(host, 1) - 1
         if left:

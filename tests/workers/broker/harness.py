@@ -222,7 +222,7 @@ class InProcessBroker:
                 cluster_id=CLUSTER_ID,
                 topics=tuple(self.topics.values()) if full else tuple(topics),
                 deleted=tuple(deleted),
-                features={"metadata.version": 33},
+                features={"metadata.version": 33, "group.version": 1, "transaction.version": 2},
                 nodes=tuple(nodes),
                 endpoints=self._endpoints(),
             )
@@ -349,6 +349,11 @@ class InProcessBroker:
             return await result if inspect.isawaitable(result) else result
 
         return asyncio.run_coroutine_threadsafe(run(), broker.loop).result(_SECONDS)
+
+    @property
+    def connections(self) -> int:
+        """On the broker's loop."""
+        return self._broker.server.connections
 
     def partition(self, topic: str, number: int = 0) -> Partition:
         """The broker's own object: to look at."""
