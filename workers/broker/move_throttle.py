@@ -13,8 +13,6 @@ _SLICE_SECONDS = 0.25
 #: At a low rate a piece is what may be copied in this time, but not less than a page.
 _PIECE_SECONDS = 0.1
 _LEAST_PIECE = 4096
-#: How far off "never" is.
-_NEVER_SECONDS = 1e9
 
 
 class MoveThrottle:
@@ -22,8 +20,9 @@ class MoveThrottle:
 
     def __init__(self, rate: Callable[[], float]) -> None:
         self._rate = rate
-        #: Monotonic seconds at which what was copied so far has been paid for.
-        self._paid = 0.0
+        #: Bytes that were copied ahead of the rate, at a time in monotonic seconds.
+        self._ahead = 0.0
+        self._at = time.monotonic()
         self._woken = asyncio.Event()
 
     def chunk(self, most: int) -> int:
@@ -35,21 +34,18 @@ class MoveThrottle:
 
         At a rate of 0 nothing is copied until there is another one.
         """
-        rate = self._rate()
-        self._owe(count, rate)
-        while (rest := self._paid - time.monotonic()) > 0:
-            await self.pause(min(rest, _SLICE_SECONDS))
+        self._settle()
+        self._ahead += count
+        while self._ahead > 0:
+            rate = self._rate()
+            await self.pause(min(self._ahead / rate, _SLICE_SECONDS) if rate > 0 else _SLICE_SECONDS)
             check()
-            now_rate = self._rate()
-            if now_rate != rate:
-                owed = min(max(self._paid - time.monotonic(), 0.0) * rate, count)
-                self._paid = 0.0
-                self._owe(owed, now_rate)
-                rate = now_rate
+            self._settle()
 
-    def _owe(self, count: float, rate: float) -> None:
-        """What is owed already, and this."""
-        self._paid = max(self._paid, time.monotonic()) + (count / rate if rate > 0 else _NEVER_SECONDS)
+    def _settle(self) -> None:
+        now = time.monotonic()
+        self._ahead = max(self._ahead - self._rate() * (now - self._at), 0.0)
+        self._at = now
 
     async def pause(self, seconds: float) -> None:
         """Waits, or until `wake`."""

@@ -245,7 +245,9 @@ class Moves:
         topic = self._context.image.topics.get(name.topic)
         if topic is None:
             raise MoveGivenUpError(partition=str(name), log_dir=log_dir, reason="its topic was deleted")
-        asked = AssignLogDirs(moves=(MoveReplica(topic_id=topic.topic_id, partition=name.partition, log_dir=log_dir),))
+        asked = AssignLogDirs(
+            moves=(MoveReplica(topic_id=names.uuid_text(topic.topic_id), partition=name.partition, log_dir=log_dir),)
+        )
         while True:
             try:
                 answer = await self._context.catalogue.change("assign_log_dirs", asked, MoveResults)

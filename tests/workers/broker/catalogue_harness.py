@@ -44,6 +44,7 @@ class CatalogueBroker(InProcessBroker):
         told = {**(topic_defaults or {}), **self.channel.welcome.settings}
         self.channel.welcome = msgspec.structs.replace(self.channel.welcome, settings=told)
         daemon = {"auto.create.topics.enable": "false", **QUICK, **(settings or {}), "node.id": NODE_ID}
+        daemon.pop("cordoned.log.dirs", None)
         parts = Settings(
             storage=StorageConfig.from_strings({"log.dirs": ",".join(self.log_dirs)}),
             cleaner=CleanerConfig.from_strings({}),
