@@ -58,6 +58,7 @@ HANDLER_MODULES = (
     "groups.txn_offset_commit",
     "groups.offset_fetch",
     "groups.administration",
+    "groups.consumer.handlers",
     "transactions.add",
     "transactions.end",
     "transactions.write_markers",

@@ -286,32 +286,19 @@ def test_offsets_of_a_transaction_count_with_its_end() -> None:
 
 
 def test_groups_of_other_protocols_are_remembered_and_types_to_come_are_passed_over() -> None:
-    member = {
-        "instanceId": None, "rackId": None, "clientId": "c", "clientHost": "/h", "subscribedTopicNames": [],
-        "subscribedTopicRegex": None, "rebalanceTimeoutMs": 1, "serverAssignor": None, "classicMemberMetadata": None,
-    }  # fmt: skip
-    of_member = {"groupId": "new", "memberId": "m"}
+    member = {"rackId": None, "clientId": "c", "clientHost": "/h", "subscribedTopicNames": []}
+    of_member = {"groupId": "shares", "memberId": "m"}
     state = replayed(
-        encode_offsets_record(5, of_member, 0, member),
-        encode_offsets_record(3, {"groupId": "new"}, 0, {"epoch": 1}),
+        encode_offsets_record(10, of_member, 0, member),
         encode_offsets_record(11, {"groupId": "shares"}, 0, {"epoch": 1, "metadataHash": 0}),
         (b"\0\x63whatever", b"\0\0"),
     )
-    assert {name: (other.kind, other.members) for name, other in state.others.items()} == {
-        "new": ("consumer", {"m"}),
-        "shares": ("share", set()),
-    }
+    assert {name: (other.kind, other.members) for name, other in state.others.items()} == {"shares": ("share", {"m"})}
     assert state.unknown == {99: 1}
-    for record in (
-        encode_offsets_record(8, of_member), encode_offsets_record(7, of_member), encode_offsets_record(5, of_member),
-    ):  # fmt: skip
-        state.replay(9, *record)
-    assert not state.others["new"].members
-    state.replay(10, *encode_offsets_record(3, {"groupId": "new"}))
-    assert "new" not in state.others
-    # A consumer group that became a classic one: Kafka writes the tombstones, then the group.
-    state.replay(11, *group_record(members_of()))
-    assert set(state.groups) == {"g"}
+    state.replay(9, *encode_offsets_record(10, of_member))
+    assert not state.others["shares"].members
+    state.replay(10, *encode_offsets_record(11, {"groupId": "shares"}))
+    assert "shares" not in state.others
 
 
 @given(

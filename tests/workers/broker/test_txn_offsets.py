@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from tests.workers.broker.test_groups import FETCH, commit, create, enter, fetch
 
 TXN_OFFSET_COMMIT, DELETE_GROUPS = 28, 42
 PRODUCER = 4711
+#: The log takes what the gate lets in.
+UNVERIFIED = {"transaction.partition.verification.enable": "false"}
 
 
 class Gate:
@@ -37,6 +39,7 @@ class Gate:
         producer_id: int,
         producer_epoch: int,
         partitions: list[tuple[str, int]],
+        sequences: Sequence[int] = (),
     ) -> Mapping[tuple[str, int], ErrorCode]:
         self.asked.append((header.version, transactional_id, producer_id, producer_epoch, partitions))
         return dict.fromkeys(partitions, self.error) if self.error else {}
@@ -49,7 +52,7 @@ def gate() -> Gate:
 
 @pytest.fixture
 def broker(log_dir: Path, gate: Gate) -> Iterator[CatalogueBroker]:
-    with CatalogueBroker([log_dir]) as running:
+    with CatalogueBroker([log_dir], UNVERIFIED) as running:
         put_gate(running, gate)
         with running.connect() as client:
             create(client, "t", 2)
@@ -229,7 +232,7 @@ def test_too_much_metadata_is_refused_for_its_partition(client: RawClient) -> No
 
 def test_what_was_pending_is_pending_after_a_restart(log_dir: Path) -> None:
     gate = Gate()
-    with CatalogueBroker([log_dir]) as running:
+    with CatalogueBroker([log_dir], UNVERIFIED) as running:
         put_gate(running, gate)
         with running.connect() as client:
             create(client, "t", 2)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from compactd.storage.metadata.offsets import encode_offsets_record
 from compactd.workers.broker.api_keys import DELETE_GROUPS, DESCRIBE_GROUPS, LIST_GROUPS
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.groups.consumer.changes import records_of
+from compactd.workers.broker.groups.consumer.migration import end_of
 from compactd.workers.broker.groups.coordinator import GroupCoordinator
-from compactd.workers.broker.groups.group import ClassicGroup
 from compactd.workers.broker.groups.member import GroupError, State
 from compactd.workers.broker.groups.records import KeyValue, group_tombstone, offset_record
 from compactd.workers.broker.groups.shard import Shard
+from compactd.workers.broker.groups.subscription import CONSUMER
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
 
@@ -51,6 +52,13 @@ def _listed(shard: Shard) -> Iterator[dict[str, Any]]:
             "group_state": str(group.state),
             "group_type": _CLASSIC,
         }
+    for group_id, consumers in shard.state.consumers.items():
+        yield {
+            "group_id": group_id,
+            "protocol_type": CONSUMER,
+            "group_state": str(consumers.phase),
+            "group_type": CONSUMER,
+        }
     for group_id, other in shard.state.others.items():
         yield {
             "group_id": group_id,
@@ -79,13 +87,16 @@ async def describe_groups(context: Context, header: RequestHeader, request: Any)
 
 def _described(context: Context, version: int, group_id: str) -> dict[str, Any]:
     try:
-        group = context.part(GroupCoordinator).shard(group_id).group(group_id)
+        shard = context.part(GroupCoordinator).shard(group_id)
     except GroupError as error:
         return {"error_code": error.code, "group_id": group_id}
+    group = shard.group(group_id)
     if group is None:
         dead: dict[str, Any] = {"group_id": group_id, "group_state": str(State.DEAD)}
         if version >= _KNOWS_GROUP:
-            dead |= {"error_code": ErrorCode.GROUP_ID_NOT_FOUND, "error_message": f"Group {group_id} not found."}
+            is_other = shard.state.is_known(group_id)
+            text = f"Group {group_id} is not a classic group." if is_other else f"Group {group_id} not found."
+            dead |= {"error_code": ErrorCode.GROUP_ID_NOT_FOUND, "error_message": text}
         return dead
     is_stable = group.state is State.STABLE
     return {
@@ -131,28 +142,17 @@ async def _delete(shard: Shard, group_id: str) -> None:
 
 
 def _deletion(shard: Shard, group_id: str) -> tuple[list[KeyValue], Callable[[int], None], None]:
-    group, other = shard.group(group_id), shard.state.others.get(group_id)
-    if group is None and other is None:
+    state = shard.state
+    group, consumers = shard.group(group_id), shard.consumers.get(group_id)
+    if group is None and consumers is None:
+        # Those of share and streams groups are left alone: their records have an order that is not kept here.
         raise GroupError(ErrorCode.GROUP_ID_NOT_FOUND)
-    if not _is_empty(group) or (other is not None and other.members):
+    if (group is not None and group.state is not State.EMPTY) or (consumers is not None and consumers.members):
         raise GroupError(ErrorCode.NON_EMPTY_GROUP)
-    if other is not None and other.kind != "consumer":
-        # Records of these have an order that this broker does not keep.
-        raise GroupError(ErrorCode.GROUP_ID_NOT_FOUND)
-    places = [*shard.state.offsets.get(group_id, {}), *shard.state.pending_of(group_id)]
+    places = [*state.offsets.get(group_id, {}), *state.pending_of(group_id)]
     records = [offset_record(group_id, *where, None) for where in dict.fromkeys(places)]
-    if other is None:
+    if consumers is None:
         records.append(group_tombstone(group_id))
     else:
-        # The order is looked at when they are loaded (facts B2.3).
-        records += [encode_offsets_record(number, {"groupId": group_id}) for number in (6, 4, 3)]
-
-    def apply(_: int) -> None:
-        shard.drop(group_id)
-        shard.state.others.pop(group_id, None)
-
-    return records, apply, None
-
-
-def _is_empty(group: ClassicGroup | None) -> bool:
-    return group is None or group.state is State.EMPTY
+        records += records_of(group_id, end_of(consumers))
+    return records, lambda _: shard.drop(group_id), None

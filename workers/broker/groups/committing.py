@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from compactd.storage.names import uuid_text
+from compactd.storage.names import parse_uuid, uuid_text
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.groups.consumer.group import ConsumerGroup
 from compactd.workers.broker.groups.member import GroupError, Moment
 from compactd.workers.broker.groups.records import Committed
 from compactd.workers.broker.groups.shard import Shard
 
 #: (topic, partition) and what is committed.
 Offset = tuple[str, int, Committed]
+
+#: From this version of OffsetCommit on, members of the consumer protocol may commit.
+_FOR_CONSUMERS = 9
 
 _UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -112,18 +116,25 @@ def check_commit(
     now: Moment,
     unknown: ErrorCode,
     *,
+    version: int,
     transactional: bool = False,
 ) -> None:
     """Whether the group takes offsets of this member; makes the group where nobody needs to be in it. GroupError.
 
-    `unknown`: the code for a group that is not there, asked for by one of its members.
+    `unknown`: the code for a group that is not there, asked for by one of its members. `version`: of the request.
     """
     group_id = request.group_id
     member_id, instance_id = getattr(request, "member_id", ""), getattr(request, "group_instance_id", None)
     generation = getattr(request, "generation_id_or_member_epoch", getattr(request, "generation_id", -1))
     other = shard.state.others.get(group_id)
     group = shard.group(group_id)
-    if other is not None:
+    consumers = shard.state.consumers.get(group_id)
+    if consumers is not None:
+        if transactional and generation == -1 and not member_id and instance_id is None:
+            return
+        is_old = not transactional and version < _FOR_CONSUMERS
+        _check_consumer_commit(consumers, member_id, generation, offsets, is_old)
+    elif other is not None:
         # Nobody of another protocol is served here; an offset may be set while nobody reads.
         if generation >= 0 or other.members:
             raise GroupError(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -133,6 +144,29 @@ def check_commit(
         raise GroupError(unknown)
     else:
         shard.get_or_make(group_id, now)
+
+
+def _check_consumer_commit(
+    group: ConsumerGroup, member_id: str, epoch: int, offsets: Sequence[Offset], is_old: bool
+) -> None:  # fmt: skip
+    """A member commits with its epoch, or with an older one what it has had since then (facts: kafka-protocol 14.4)."""
+    if epoch < 0 and not group.members:
+        return
+    member = group.member(member_id)
+    if is_old and member.classic is None:
+        raise GroupError(ErrorCode.UNSUPPORTED_VERSION)
+    if epoch == member.epoch:
+        return
+    stale = ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
+    if epoch > member.epoch:
+        raise GroupError(stale)
+    for _, partition, committed in offsets:
+        topic_id = parse_uuid(committed.topic_id)
+        since = member.assigned.get(topic_id, {}).get(partition)
+        if since is None:
+            since = member.revoking.get(topic_id, {}).get(partition)
+        if since is None or epoch < since:
+            raise GroupError(stale)
 
 
 def commit_error(error: GroupError) -> ErrorCode:

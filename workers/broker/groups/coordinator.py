@@ -10,6 +10,7 @@ from compactd.config.errors import CompactdError
 from compactd.storage.names import uuid_text
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.groups.expiry import expire_offsets, forget_topics
 from compactd.workers.broker.groups.member import GroupError
 from compactd.workers.broker.groups.records import NO_ID, OFFSETS_TOPIC, partition_of
 from compactd.workers.broker.groups.shard import Phase, Shard
@@ -127,7 +128,7 @@ class GroupCoordinator:
         async def forget() -> None:
             for shard in list(self._shards.values()):
                 await shard.loaded.wait()
-                await shard.forget_topics(is_gone)
+                await forget_topics(shard, is_gone)
 
         self.context.spawn(forget())
 
@@ -136,4 +137,4 @@ class GroupCoordinator:
             config = self.context.config
             await asyncio.sleep(config.offsets_retention_check_interval_ms / 1000)
             for shard in self:
-                await shard.expire_offsets(config.offsets_retention_minutes * _MINUTE_MS)
+                await expire_offsets(shard, config.offsets_retention_minutes * _MINUTE_MS)

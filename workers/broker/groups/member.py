@@ -20,11 +20,12 @@ NEVER = float("inf")
 
 
 class GroupError(Exception):
-    """A request is refused with a code of Kafka's."""
+    """A request is refused with a code of Kafka's, and with a message where the answer has room for one."""
 
-    def __init__(self, code: ErrorCode) -> None:
-        super().__init__(code.name)
+    def __init__(self, code: ErrorCode, message: str | None = None) -> None:
+        super().__init__(message or code.name)
         self.code = code
+        self.message = message
 
 
 class State(StrEnum):

@@ -59,6 +59,8 @@ class GroupMembers:
         self._random_id = random_id
         self._answers: list[tuple[Ticket, Answer]] = []
         self.unsaved = False
+        #: Records that belong in front of its first one: the end of what it was before.
+        self.preface: list[tuple[bytes, bytes | None]] = []
         self.assigning: dict[str, bytes] | None = None
 
     def take_answers(self) -> list[tuple[Ticket, Answer]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from compactd.workers.broker.api_keys import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
@@ -62,13 +63,22 @@ async def _join(context: Context, header: RequestHeader, request: Any) -> JoinAn
     config = context.config
     if not config.group_min_session_timeout_ms <= session_ms <= config.group_max_session_timeout_ms:
         raise GroupError(ErrorCode.INVALID_SESSION_TIMEOUT)
+    shard.check()
+    consumers = shard.consumers.get(request.group_id)
+    if consumers is not None and consumers.members:
+        answer: JoinAnswer = await shard.consumers.join(join, consumers, topics_allowed(context, header))
+        return answer
     ticket: asyncio.Future[JoinAnswer] = context.loop.create_future()
 
     def work(now: Moment) -> tuple[ClassicGroup, None]:
-        group = shard.group(request.group_id)
-        is_new = group is None and request.group_id not in shard.state.others
+        consumers = shard.consumers.get(request.group_id)
+        is_new = consumers is not None or not shard.state.is_known(request.group_id)
         if is_new and join.member_id:
             raise GroupError(ErrorCode.UNKNOWN_MEMBER_ID)
+        if consumers is not None:
+            if consumers.members:  # somebody joined it meanwhile
+                raise GroupError(ErrorCode.REBALANCE_IN_PROGRESS)
+            shard.consumers.become_classic(consumers, now)
         group = shard.get_or_make(request.group_id, now)
         group.join(join, ticket, now)
         # A new group is stored at once, whatever became of the join.
@@ -99,6 +109,16 @@ async def _sync(context: Context, header: RequestHeader, request: Any) -> SyncAn
     if header.version >= 5 and (protocol_type is None or protocol_name is None):
         raise GroupError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     shard = _shard(context, header, request.group_id)
+    consumers = shard.consumers.get(request.group_id)
+    if consumers is not None and consumers.members:
+        return await shard.consumers.sync(
+            consumers,
+            request.member_id,
+            getattr(request, "group_instance_id", None),
+            request.generation_id,
+            protocol_type,
+            protocol_name,
+        )
     ticket: asyncio.Future[SyncAnswer] = context.loop.create_future()
 
     def work(now: Moment) -> tuple[ClassicGroup, None]:
@@ -125,9 +145,12 @@ async def heartbeat(context: Context, header: RequestHeader, request: Any) -> di
     error = ErrorCode.NONE
     try:
         shard = _shard(context, header, request.group_id)
-        _known(shard, request.group_id).heartbeat(
-            request.member_id, getattr(request, "group_instance_id", None), request.generation_id, shard.moment()
-        )
+        who = (request.member_id, getattr(request, "group_instance_id", None), request.generation_id)
+        consumers = shard.consumers.get(request.group_id)
+        if consumers is not None:
+            shard.consumers.classic_heartbeat(consumers, *who)
+        else:
+            _known(shard, request.group_id).heartbeat(*who, shard.moment())
     except GroupError as refusal:
         # A coordinator that is loading knows nothing against the member.
         error = ErrorCode.NONE if refusal.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else refusal.code
@@ -159,6 +182,9 @@ async def _leave(
     context: Context, header: RequestHeader, group_id: str, who: list[tuple[str, str | None]]
 ) -> list[ErrorCode]:
     shard = _shard(context, header, group_id)
+    consumers = shard.consumers.get(group_id)
+    if consumers is not None:
+        return await shard.consumers.leave(consumers, who)
 
     def work(now: Moment) -> tuple[ClassicGroup | None, list[ErrorCode]]:
         group = shard.group(group_id)
@@ -167,6 +193,12 @@ async def _leave(
         return group, group.leave(who, now)
 
     return await shard.change(work)
+
+
+def topics_allowed(context: Context, header: RequestHeader) -> Callable[[str], bool]:
+    """Which topics a client may know of."""
+    authorizer = context.part(Authorizer)
+    return lambda topic: authorizer.allows(header, Operation.DESCRIBE, Resource.TOPIC, topic, log=False)
 
 
 def _shard(context: Context, header: RequestHeader, group_id: str) -> Shard:

@@ -45,7 +45,7 @@ async def _commit(context: Context, header: RequestHeader, request: Any, offsets
         shard = context.part(GroupCoordinator).shard(request.group_id)
 
         def work(now: Moment) -> tuple[list[KeyValue], Callable[[int], None], None]:
-            check_commit(shard, request, offsets, now, unknown)
+            check_commit(shard, request, offsets, now, unknown, version=header.version)
 
             def apply(first: int) -> None:
                 for index, (topic, partition, committed) in enumerate(offsets):
@@ -95,13 +95,20 @@ async def offset_delete(context: Context, header: RequestHeader, request: Any) -
 def _deletion(
     context: Context, shard: Shard, request: Any, denied: Collection[str]
 ) -> tuple[list[KeyValue], Callable[[int], None], dict[tuple[str, int], ErrorCode]]:
-    group = shard.group(request.group_id)
+    group, consumers = shard.group(request.group_id), shard.consumers.get(request.group_id)
     other = shard.state.others.get(request.group_id)
-    if group is None and other is None:
+    if group is None and consumers is None and other is None:
         raise GroupError(ErrorCode.GROUP_ID_NOT_FOUND)
     if group is not None and group.state is not State.EMPTY and group.protocol_type != CONSUMER:
         raise GroupError(ErrorCode.NON_EMPTY_GROUP)
-    stored = shard.state.offsets.get(request.group_id, {})
+    stored = {*shard.state.offsets.get(request.group_id, {}), *shard.state.pending_of(request.group_id)}
+    if consumers is not None:
+        is_subscribed = consumers.is_subscribed
+    elif group is not None:
+        is_subscribed = group.is_subscribed
+    else:
+        has_members = other is not None and bool(other.members)
+        is_subscribed = lambda _: has_members  # noqa: E731
     errors: dict[tuple[str, int], ErrorCode] = {}
     doomed = []
     for topic in request.topics:
@@ -111,7 +118,7 @@ def _deletion(
                 errors[where] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             elif context.image.partition(*where) is None:
                 errors[where] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif other.members if other is not None else group is not None and group.is_subscribed(topic.name):
+            elif is_subscribed(topic.name):
                 errors[where] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
             else:
                 errors[where] = ErrorCode.NONE

@@ -41,6 +41,7 @@ def _group(context: Context, header: RequestHeader, asked: Any, stable: bool) ->
         if not context.part(Authorizer).allows(header, Operation.DESCRIBE, Resource.GROUP, asked.group_id):
             raise GroupError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         shard = context.part(GroupCoordinator).shard(asked.group_id)
+        _check_member(shard, asked)
     except GroupError as error:
         return {"group_id": asked.group_id, "topics": [], "error_code": error.code}
     if asked.topics is None:
@@ -48,6 +49,17 @@ def _group(context: Context, header: RequestHeader, asked: Any, stable: bool) ->
     else:
         topics = [_topic(context, header, shard, asked.group_id, topic, stable) for topic in asked.topics]
     return {"group_id": asked.group_id, "topics": topics, "error_code": ErrorCode.NONE}
+
+
+def _check_member(shard: Shard, asked: Any) -> None:
+    """Members of consumer groups say who they are and at what epoch (v9+); others say nothing. GroupError."""
+    member_id, epoch = getattr(asked, "member_id", None), getattr(asked, "member_epoch", -1)
+    consumers = shard.consumers.get(asked.group_id)
+    if consumers is None or (member_id is None and epoch < 0):
+        return
+    member = consumers.member(member_id or "")
+    if member.epoch != epoch:
+        raise GroupError(ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION)
 
 
 def _all(context: Context, header: RequestHeader, shard: Shard, group_id: str, stable: bool) -> list[dict[str, Any]]:

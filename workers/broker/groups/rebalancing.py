@@ -107,6 +107,11 @@ class Rebalancing(GroupMembers):
         known = Counter(name for member in self.members.values() for name in {name for name, _ in member.protocols})
         return {name for name, count in known.items() if count == len(self.members)}
 
+    def choose_protocol(self) -> None:
+        """Of a group that was put together from members of another protocol."""
+        self.protocol_name = self._select_protocol()
+        self._find_subscribed()
+
     def _select_protocol(self) -> str:
         """Each member votes for the first of its protocols that all know."""
         common = self._common()

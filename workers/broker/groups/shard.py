@@ -24,6 +24,8 @@ from compactd.storage.records.builder import build_batch
 from compactd.storage.records.record import Record
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode, error_of
+from compactd.workers.broker.groups.consumer.group import ConsumerGroup
+from compactd.workers.broker.groups.consumer.running import ConsumerGroups
 from compactd.workers.broker.groups.group import ClassicGroup
 from compactd.workers.broker.groups.loading import load
 from compactd.workers.broker.groups.member import (
@@ -32,11 +34,10 @@ from compactd.workers.broker.groups.member import (
     GroupError,
     GroupSettings,
     Moment,
-    State,
     Ticket,
     refusal,
 )
-from compactd.workers.broker.groups.records import KeyValue, group_record, group_tombstone, offset_record
+from compactd.workers.broker.groups.records import KeyValue, group_record
 from compactd.workers.broker.groups.state import GroupState
 from compactd.workers.broker.partition import Partition
 
@@ -74,6 +75,7 @@ class Shard:
         self.state = self._empty()
         #: Group id to when it is looked at next, and the timer.
         self._timers: dict[str, tuple[float, asyncio.TimerHandle]] = {}
+        self.consumers = ConsumerGroups(self)
         #: Ends of transactions that came while the log was read.
         self._markers: list[tuple[int, bool]] = []
         self.loaded = asyncio.Event()
@@ -114,12 +116,13 @@ class Shard:
                 _LOGGER.warning("%s: %d records of type %d are passed over", self.partition, count, number)
             for group in list(state.groups.values()):
                 group.loaded(now)
-                self._watch(group)
+                self.watch(group)
+            self.consumers.loaded(now)
         self.loaded.set()
         _LOGGER.debug(
             "%s: %d groups loaded up to %d in %.3f s",
             self.partition,
-            len(state.groups),
+            len(state.groups) + len(state.consumers),
             end,
             self.context.clock.monotonic() - started,
         )
@@ -176,7 +179,7 @@ class Shard:
 
     def get_or_make(self, group_id: str, now: Moment) -> ClassicGroup:
         """GroupError for one of another protocol, which classic members can't join."""
-        if group_id in self.state.others:
+        if group_id in self.state.others or group_id in self.state.consumers:
             raise GroupError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         group = self.state.groups.get(group_id)
         if group is None:
@@ -195,7 +198,7 @@ class Shard:
                 return result
             flush, answers = await self._settle(group)
         try:
-            await self._durable(flush)
+            await self.durable(flush)
         except GroupError as error:
             answers = [(ticket, refusal(answer, error.code)) for ticket, answer in answers]
         _deliver(answers)
@@ -247,7 +250,7 @@ class Shard:
         while group.assigning is not None or group.unsaved:
             assigning = group.assigning
             try:
-                _, flush = await self.write([group_record(group, assigning)])
+                _, flush = await self.write([*group.preface, group_record(group, assigning)])
             except GroupError as error:
                 if error.code is not ErrorCode.RECORD_LIST_TOO_LARGE:
                     # The group has died. Those who wait are told by that; these were about to hear what is not so.
@@ -258,13 +261,19 @@ class Shard:
                     group.assignment_refused(ErrorCode.UNKNOWN_SERVER_ERROR, self.moment())
                 continue
             group.unsaved = False
+            group.preface.clear()
             if assigning is not None:
                 group.assignment_stored(self.moment())
         if self.phase is Phase.READY:
-            self._watch(group)
+            self.watch(group)
         return flush, answers + group.take_answers()
 
-    async def _durable(self, offset: int) -> None:
+    @staticmethod
+    def deliver(answers: Sequence[tuple[Ticket, Answer]]) -> None:
+        """To whoever waits."""
+        _deliver(answers)
+
+    async def durable(self, offset: int) -> None:
         """Waits for the disk. A flush that fails takes the log dir offline, and with it this shard."""
         if offset:
             try:
@@ -286,7 +295,7 @@ class Shard:
             records, apply, result = work(self.moment())
             first, flush = await self.write(records, producer)
             apply(first)
-        await self._durable(flush)
+        await self.durable(flush)
         return result
 
     async def transaction_ended(self, producer_id: int, commit: bool) -> None:
@@ -300,7 +309,7 @@ class Shard:
 
     # ---- time
 
-    def _watch(self, group: ClassicGroup) -> None:
+    def watch(self, group: ClassicGroup | ConsumerGroup) -> None:
         """Has a group looked at when something is due. Later is not a reason to set the timer again: it looks, and waits on."""
         deadline = group.next_deadline()
         known = self._timers.get(group.group_id)
@@ -314,111 +323,48 @@ class Shard:
             timer = self.context.loop.call_later(delay, self._due, group)
             self._timers[group.group_id] = (deadline, timer)
 
-    def _due(self, group: ClassicGroup) -> None:
+    def forget_timer(self, group_id: str) -> None:
+        """Nothing is due of a group any more."""
+        known = self._timers.pop(group_id, None)
+        if known is not None:
+            known[1].cancel()
+
+    def _due(self, group: ClassicGroup | ConsumerGroup) -> None:
         self._timers.pop(group.group_id, None)
-        if self.phase is not Phase.READY or self.state.groups.get(group.group_id) is not group:
+        known = (self.state.groups.get(group.group_id), self.state.consumers.get(group.group_id))
+        if self.phase is not Phase.READY or group not in known:
             return
         if group.next_deadline() > self.moment().ticks:
-            self._watch(group)
+            self.watch(group)
         else:
             self.context.spawn(self._expire(group))
 
-    async def _expire(self, group: ClassicGroup) -> None:
+    async def _expire(self, group: ClassicGroup | ConsumerGroup) -> None:
+        try:
+            if isinstance(group, ConsumerGroup):
+                await self.consumers.expire(group)
+                return
+            await self._expire_classic(group)
+        except GroupError as error:
+            _LOGGER.info("group %s: what was due is left: %s", group.group_id, error)
+
+    async def _expire_classic(self, group: ClassicGroup) -> None:
         def work(now: Moment) -> tuple[ClassicGroup, None]:
             group.expire(now)
             return group, None
 
-        try:
-            await self.change(work)
-        except GroupError as error:
-            _LOGGER.info("group %s: what was due is left: %s", group.group_id, error)
-
-    # ---- offsets that nobody needs any more
-
-    async def forget_topics(self, is_gone: Callable[[str, str], bool]) -> None:
-        """Deletes what was committed for topics (name, id) that are gone."""
-        await self._tombstones(
-            lambda group_id: [
-                where
-                for where, each in self.state.offsets.get(group_id, {}).items()
-                if is_gone(where[0], each.topic_id)
-            ],
-            drop_groups=False,
-        )
-
-    async def expire_offsets(self, retention_ms: int) -> None:
-        """Deletes what was committed too long ago, and groups that are left with nothing and nobody."""
-        now_ms = self.context.clock.now_ms()
-        await self._tombstones(lambda group_id: self._expired(group_id, now_ms, retention_ms), drop_groups=True)
-
-    def _expired(self, group_id: str, now_ms: int, retention_ms: int) -> list[tuple[str, int]]:
-        group = self.group(group_id)
-        base_of_group: int | None = None
-        if group is not None and group.protocol_type is not None:
-            if group.state is State.EMPTY:
-                base_of_group = group.state_ms if group.state_ms >= 0 else None
-            elif group.state is not State.STABLE or group.subscribed is None:
-                return []
-        expired = []
-        for where, committed in self.state.offsets.get(group_id, {}).items():
-            if group is not None and group.is_subscribed(where[0]) and group.members:
-                continue
-            if self.state.is_pending(group_id, where):
-                continue
-            if committed.expire_ms >= 0:
-                is_due = now_ms >= committed.expire_ms
-            else:
-                base = committed.commit_ms if base_of_group is None else base_of_group
-                is_due = now_ms - base >= retention_ms
-            if is_due:
-                expired.append(where)
-        return expired
-
-    async def _tombstones(
-        self, choose: Callable[[str], list[tuple[str, int]]], *, drop_groups: bool
-    ) -> None:  # fmt: skip
-        for group_id in list(self.state.groups | self.state.others):
-
-            def work(now: Moment, group_id: str = group_id) -> tuple[list[KeyValue], Callable[[int], None], None]:
-                chosen = choose(group_id)
-                records = [offset_record(group_id, *where, None) for where in chosen]
-                left = len(self.state.offsets.get(group_id, {})) - len(chosen)
-                group = self.group(group_id)
-                ends = drop_groups and group is not None and not left and is_idle(self.state, group)
-                if ends:
-                    records.append(group_tombstone(group_id))
-
-                def apply(_: int) -> None:
-                    for where in chosen:
-                        self.state.forget(group_id, where)
-                    if ends:
-                        self.drop(group_id)
-
-                return records, apply, None
-
-            try:
-                await self.commit(work)
-            except GroupError as error:
-                _LOGGER.info("group %s: its old offsets are left for later: %s", group_id, error)
-                if self.phase is not Phase.READY:
-                    return
+        await self.change(work)
 
     def drop(self, group_id: str) -> None:
         """A group has ended; its records are written."""
         group = self.state.groups.pop(group_id, None)
         if group is not None:
             group.die(ErrorCode.NOT_COORDINATOR)
+        self.state.consumers.pop(group_id, None)
         self.state.offsets.pop(group_id, None)
         for offsets in self.state.pending.values():
             offsets.pop(group_id, None)
-        known = self._timers.pop(group_id, None)
-        if known is not None:
-            known[1].cancel()
-
-
-def is_idle(state: GroupState, group: ClassicGroup) -> bool:
-    """Nobody is in it, about to be, or committing to it."""
-    return group.state is State.EMPTY and not group.pending and not any(state.pending_of(group.group_id))
+        self.forget_timer(group_id)
 
 
 def _deliver(answers: Sequence[tuple[Any, Answer]]) -> None:

@@ -12,21 +12,23 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from compactd.storage.metadata.offsets import OFFSETS_RECORDS, decode_offsets_record
+from compactd.storage.records.varint import MalformedError
+from compactd.workers.broker.groups.consumer import changes as consumer_changes
+from compactd.workers.broker.groups.consumer.group import ConsumerGroup
 from compactd.workers.broker.groups.group import ClassicGroup
 from compactd.workers.broker.groups.member import Member, State
-from compactd.workers.broker.groups.records import NO_ID, OFFSET_COMMIT, Committed, read_offset
+from compactd.workers.broker.groups.records import GROUP_METADATA, NO_ID, OFFSET_COMMIT, Committed, read_offset
 
 #: (topic, partition)
 TopicPartitionKey = tuple[str, int]
 
 #: Record types of groups of other protocols, by the name of their kind in ListGroups.
 _OTHER_KINDS = {
-    **dict.fromkeys((3, 4, 5, 6, 7, 8, 16), "consumer"),
     **dict.fromkeys((10, 11, 12, 13, 14, 15), "share"),
     **dict.fromkeys((17, 19, 20, 21, 22, 23), "streams"),
 }
-_MEMBER_TYPES = frozenset((5, 10, 19))
-_GROUP_TYPES = frozenset((3, 11, 17))
+_MEMBER_TYPES = frozenset((10, 19))
+_GROUP_TYPES = frozenset((11, 17))
 _TYPE_SIZE = 2
 
 
@@ -45,6 +47,7 @@ class GroupState:
     #: Makes a group: id, time of its state.
     new_group: Callable[[str, int], ClassicGroup]
     groups: dict[str, ClassicGroup] = field(default_factory=dict)
+    consumers: dict[str, ConsumerGroup] = field(default_factory=dict)
     offsets: dict[str, dict[TopicPartitionKey, Committed]] = field(default_factory=dict)
     #: Producer id to the offsets of its open transaction, by group.
     pending: dict[int, dict[str, dict[TopicPartitionKey, Committed]]] = field(default_factory=dict)
@@ -70,8 +73,12 @@ class GroupState:
         record = decode_offsets_record(key, value)
         if number <= OFFSET_COMMIT:
             self._replay_offset(offset, record, producer_id)
-        elif number == 2:
+        elif number == GROUP_METADATA:
             self._replay_group(record)
+        elif number in consumer_changes.TYPES:
+            key_fields = record["key"]
+            change = consumer_changes.change_of(number, key_fields, record["value"])
+            self._replay_consumer(key_fields["groupId"], change)
         else:
             self._replay_other(number, record)
 
@@ -102,11 +109,20 @@ class GroupState:
 
     def _known(self, group_id: str) -> None:
         """Offsets make a group, of nobody so far."""
-        if group_id not in self.groups and group_id not in self.others:
+        if not self.is_known(group_id):
             self.groups[group_id] = self.new_group(group_id, -1)
+
+    def is_known(self, group_id: str) -> bool:
+        """There is a group, of whatever protocol."""
+        return group_id in self.groups or group_id in self.consumers or group_id in self.others
+
+    def ids(self) -> list[str]:
+        """Of all groups."""
+        return [*self.groups, *self.consumers, *self.others]
 
     def _replay_group(self, record: dict[str, Any]) -> None:
         group_id, value = record["key"]["group"], record["value"]
+        self.consumers.pop(group_id, None)
         if value is None:
             self.groups.pop(group_id, None)
             return
@@ -132,6 +148,22 @@ class GroupState:
         if group.members:
             group.state = State.STABLE
             group.leader = value["leader"] if value["leader"] in group.members else group.leader
+
+    def _replay_consumer(self, group_id: str, change: consumer_changes.Change) -> None:
+        group = self.consumers.get(group_id)
+        if group is None:
+            classic = self.groups.get(group_id)
+            if group_id in self.others or (classic is not None and not _is_simple(classic)):
+                if change.is_tombstone and classic is None:
+                    return
+                raise MalformedError(f"group {group_id} is no consumer group, but has a record of one")
+            if change.is_tombstone:
+                return
+            self.groups.pop(group_id, None)
+            group = self.consumers[group_id] = ConsumerGroup(group_id)
+        group.apply(change)
+        if isinstance(change, consumer_changes.Epoch) and change.is_tombstone:
+            del self.consumers[group_id]
 
     def _replay_other(self, number: int, record: dict[str, Any]) -> None:
         group_id = record["key"]["groupId"]
@@ -186,6 +218,11 @@ class GroupState:
         """What open transactions commit for a group."""
         for offsets in self.pending.values():
             yield from offsets.get(group_id, ())
+
+
+def _is_simple(group: ClassicGroup) -> bool:
+    """Nobody was ever in it: it holds offsets, and has no record of its own."""
+    return group.protocol_type is None and not group.members
 
 
 def _drop(

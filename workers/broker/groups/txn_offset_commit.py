@@ -89,7 +89,7 @@ def _prepared(
     old = header.version < _WITH_IDS
     unknown = ErrorCode.ILLEGAL_GENERATION if old else ErrorCode.GROUP_ID_NOT_FOUND
     try:
-        check_commit(shard, request, offsets, now, unknown, transactional=True)
+        check_commit(shard, request, offsets, now, unknown, version=header.version, transactional=True)
     except GroupError as error:
         if old and error.code is ErrorCode.STALE_MEMBER_EPOCH:
             raise GroupError(ErrorCode.ILLEGAL_GENERATION) from error
