@@ -1,0 +1,454 @@
+"""Transactions at a broker: fenced, forgotten, timed out, loaded, damaged, and with topics that go away under them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactd.storage import files
+from compactd.storage.log import Origin
+from compactd.storage.records.batch import iter_batches
+from compactd.storage.records.builder import build_batch
+from compactd.storage.records.record import Record
+from compactd.workers.broker.transactions.coordinator import TransactionCoordinator
+from compactd.workers.broker.transactions.java_order import partition_of
+from compactd.workers.broker.transactions.records import decode_record, encode_transition
+from compactd.workers.broker.transactions.transaction import State, Transition
+from tests.workers.broker.batches import batch, produce
+from tests.workers.broker.catalogue_harness import CatalogueBroker
+from tests.workers.broker.harness import RawClient
+from tests.workers.broker.test_partitions import _NoWrites
+from tests.workers.broker.transactional import (
+    CONCURRENT,
+    DESCRIBE_PRODUCERS,
+    FEW,
+    LIST,
+    STATE_TOPIC,
+    WRITE_MARKERS,
+    RawProducer,
+    batches_of,
+    committed,
+    described,
+    fetched,
+    group_offset,
+    ready,
+    settled,
+)
+
+QUICK = {
+    **FEW,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 20,
+    "transaction.remove.expired.transaction.cleanup.interval.ms": 20,
+}
+_SECONDS = 30.0
+
+
+@pytest.fixture
+def broker(log_dir: Path) -> Iterator[CatalogueBroker]:
+    with CatalogueBroker([log_dir], QUICK) as running:
+        with running.connect() as client:
+            ready(client, {"t": 2})
+        yield running
+
+
+@pytest.fixture
+def client(broker: CatalogueBroker) -> Iterator[RawClient]:
+    with broker.connect() as connected:
+        yield connected
+
+
+@pytest.fixture(params=[False, True], ids=["older", "newer"])
+def newer(request: pytest.FixtureRequest) -> bool:
+    """Whether the client is of the kind that leaves it to the broker to add partitions."""
+    return bool(request.param)
+
+
+def begun(client: RawClient, newer: bool = False, name: str = "tx", **more: Any) -> RawProducer:
+    """A producer with a record in an open transaction."""
+    producer = RawProducer(client, name, newer, **more)
+    assert producer.init() == 0
+    assert producer.send("t", b"first") == 0
+    return producer
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + _SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def state_records(broker: CatalogueBroker, name: str = "tx") -> list[tuple[str, int] | None]:
+    """State and epoch of an id, in the order in which they were written; None: a tombstone."""
+    log = broker.partition(STATE_TOPIC, partition_of(name, FEW["transaction.state.log.num.partitions"])).log
+    found: list[tuple[str, int] | None] = []
+    offset = 0
+    while offset < log.log_end_offset:
+        with log.read(offset, 1 << 24, "log_end") as read:  # of one segment
+            batches = list(iter_batches(read.read()))
+        offset = batches[-1].header.next_offset
+        for record in [record for each in batches for record in each.records()]:
+            assert record.key is not None
+            identity, state = decode_record(record.key, record.value)
+            if identity == name:
+                found.append(None if state is None else (state.state.title, state.epoch))
+    return found
+
+
+# ---- the usual way
+
+
+def test_committed_records_are_seen_and_aborted_ones_never(client: RawClient, newer: bool) -> None:
+    producer = begun(client, newer)
+    assert committed(client, "t") == []
+    assert producer.send("t", b"other", 1) == 0
+    assert producer.end(True) == 0
+    assert producer.send("t", b"no") == 0
+    assert producer.end(False) == 0
+    assert producer.send("t", b"second") == 0
+    assert producer.end(True) == 0
+    settled(client, "tx")
+    assert (committed(client, "t"), committed(client, "t", 1)) == ([b"first", b"second"], [b"other"])
+    everything = [record.value for each in batches_of(client, "t", isolation=0) for record in each.records()]
+    assert [value for value in everything if value in (b"first", b"no", b"second")] == [b"first", b"no", b"second"]
+
+
+def test_what_is_written_down_of_each_kind_of_client(broker: CatalogueBroker, client: RawClient, newer: bool) -> None:
+    producer = begun(client, newer)
+    producer.send("t", b"v", 1)
+    producer.end(True)
+    settled(client, "tx")
+    last = 1 if newer else 0
+    assert state_records(broker) == [
+        ("Empty", 0), ("Ongoing", 0), ("Ongoing", 0), ("PrepareCommit", last), ("CompleteCommit", last),
+    ]  # fmt: skip
+    marker = [each.header for each in batches_of(client, "t")][-1]
+    assert (marker.is_control, marker.producer_epoch, marker.attributes) == (True, last, 0x30)
+
+
+def test_a_second_producer_of_the_id_fences_the_first(client: RawClient, newer: bool) -> None:
+    first = begun(client, newer)
+    second = RawProducer(client, "tx", newer)
+    assert second.init() == 0
+    assert (second.producer_id, second.epoch > first.epoch) == (first.producer_id, True)
+    assert first.write("t", b"late") == 47
+    assert first.end(True) == 90
+    assert second.send("t", b"mine") == 0
+    assert second.end(True) == 0
+    settled(client, "tx")
+    assert committed(client, "t") == [b"mine"]
+
+
+def test_offsets_count_with_the_transaction(client: RawClient, newer: bool) -> None:
+    producer = begun(client, newer)
+    assert producer.commit_offset("g", "t", 5) == 0
+    assert producer.end(False) == 0
+    settled(client, "tx")
+    assert group_offset(client, "g", "t") == -1
+    assert producer.commit_offset("g", "t", 6) == 0
+    assert producer.end(True) == 0
+    assert group_offset(client, "g", "t") == 6
+
+
+def test_the_next_transaction_need_not_wait(client: RawClient, newer: bool) -> None:
+    """Markers of this broker's partitions are there when the end is answered."""
+    producer = begun(client, newer)
+    for number in range(20):
+        assert producer.end_once(number % 2 == 0) == 0
+        assert described(client, "tx").transaction_state.startswith("Complete")
+        if not newer:
+            assert producer.add("t") == 0
+        assert producer.write("t", b"v%d" % number) == 0
+
+
+def test_many_producers_at_once(broker: CatalogueBroker) -> None:
+    """Nobody sees what another one has open, and nobody's records get lost."""
+    failures: list[object] = []
+
+    def work(number: int) -> None:
+        try:
+            with broker.connect() as client:
+                producer = RawProducer(client, f"tx-{number}", number % 2 == 0)
+                assert producer.init() == 0
+                for turn in range(10):
+                    for partition in (0, 1):
+                        assert producer.send("t", b"%d %d" % (number, turn), partition) == 0
+                    assert producer.end(turn % 3 != 0) == 0
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    with broker.connect() as client:
+        for number in range(8):
+            settled(client, f"tx-{number}")
+        expected = sorted(b"%d %d" % (number, turn) for number in range(8) for turn in range(10) if turn % 3)
+        for partition in (0, 1):
+            assert sorted(filter(None, committed(client, "t", partition))) == expected
+            answer = fetched(client, "t", partition)
+            assert answer.last_stable_offset == answer.high_watermark
+
+
+# ---- time
+
+
+def test_a_transaction_that_is_too_old_is_aborted_and_its_producer_fenced(
+    broker: CatalogueBroker, client: RawClient, newer: bool
+) -> None:
+    producer = begun(client, newer)
+    broker.clock.moved_ms += 59_000
+    time.sleep(0.1)
+    assert described(client, "tx").transaction_state == "Ongoing"
+    broker.clock.moved_ms += 2_000
+    until(lambda: described(client, "tx").transaction_state == "CompleteAbort")
+    assert producer.write("t", b"late") == 47
+    # To a newer client it looks as if it had aborted it itself, and now would commit it.
+    assert producer.end(True) == (48 if newer else 90)
+    answer = fetched(client, "t")
+    assert (committed(client, "t"), answer.last_stable_offset) == ([], answer.high_watermark)
+    assert [each[1] for each in state_records(broker) if each is not None] == [0, 0, 1, 1]
+    assert producer.init() == 0
+    assert producer.epoch == 2
+
+
+def test_ids_that_nobody_uses_are_forgotten(broker: CatalogueBroker, client: RawClient) -> None:
+    used = begun(client, name="used", timeout_ms=900_000)
+    idle = begun(client, name="idle")
+    assert idle.end(True) == 0
+    settled(client, "idle")
+    broker.clock.moved_ms += 604_800_000 - 1_000
+    time.sleep(0.1)
+    assert described(client, "idle").error_code == 0
+    broker.clock.moved_ms += 2_000
+    until(lambda: described(client, "idle").error_code == 105)
+    until(lambda: state_records(broker, "idle")[-1] is None)
+    assert idle.add("t") == 49
+    # The other one has been aborted long ago, and has aged from then on.
+    assert described(client, "used").transaction_state == "CompleteAbort"
+    assert idle.init() == 0
+    assert idle.producer_id != used.producer_id
+
+
+# ---- restarts
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+def test_an_open_transaction_goes_on_after_a_restart(log_dir: Path, newer: bool, clean: bool) -> None:
+    with CatalogueBroker([log_dir], QUICK) as broker, broker.connect() as client:
+        ready(client, {"t": 2})
+        producer = begun(client, newer)
+    with CatalogueBroker([log_dir], QUICK, clean=clean) as broker, broker.connect() as client:
+        settled(client, "tx")
+        producer.client = client
+        assert described(client, "tx").transaction_state == "Ongoing"
+        assert producer.send("t", b"second") == 0
+        assert producer.end(True) == 0
+        settled(client, "tx")
+        assert committed(client, "t") == [b"first", b"second"]
+
+
+def written_state(log_dir: Path, value: Callable[[int], bytes | None], name: str = "tx") -> Any:
+    """A broker stopped with a record of `name` in its log, made of the producer id that the log dir is at."""
+    with CatalogueBroker([log_dir], FEW) as broker, broker.connect() as client:
+        ready(client, {"t": 2})
+        producer = begun(client, name="other")
+        number = partition_of(name, 2)
+
+        async def write(context: Any) -> None:
+            partition = context.partitions.get(STATE_TOPIC, number)
+            key = b"\0\0" + len(name).to_bytes(2, "big") + name.encode()
+            data = build_batch([Record(0, 1, key, value(producer.producer_id))], base_offset=0)
+            await partition.append(bytearray(data), origin=Origin.COORDINATOR)
+
+        broker.in_loop(write)
+        assert producer.end(True) == 0
+
+
+def _prepared(producer_id: int, *partitions: tuple[str, int]) -> bytes:
+    to = Transition(State.PREPARE_COMMIT, producer_id, producer_id, -1, 3, -1, 1000, partitions, 1, 1, 0)
+    return encode_transition("tx", to, 2)[1]
+
+
+def test_what_was_decided_is_finished_at_the_start(log_dir: Path) -> None:
+    """Also for partitions of topics that are gone."""
+    written_state(log_dir, lambda used: _prepared(used, ("t", 1), ("gone", 0)))
+    with CatalogueBroker([log_dir], FEW) as broker, broker.connect() as client:
+        found = settled(client, "tx")
+        assert (found.transaction_state, found.producer_epoch, found.topics) == ("CompleteCommit", 3, ())
+        marker = list(batches_of(client, "t", 1))[-1]
+        assert (marker.header.is_control, marker.header.producer_epoch) == (True, 3)
+
+
+def test_records_of_versions_to_come_are_passed_over(log_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    written_state(log_dir, lambda _: b"\0\x07of the future")
+    with CatalogueBroker([log_dir], FEW) as broker, broker.connect() as client:
+        assert settled(client, "other").transaction_state == "CompleteCommit"
+        assert settled(client, "tx").error_code == 105
+    assert "1 records of version 7 are passed over" in caplog.text
+
+
+def test_a_damaged_log_keeps_its_ids_from_being_served(log_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    names = {partition_of(name, 2): name for name in ("a", "b", "c", "d")}
+    damaged, sound = names[partition_of("tx", 2)], names[1 - partition_of("tx", 2)]
+    written_state(log_dir, lambda _: b"\0\1\0")
+    with CatalogueBroker([log_dir], FEW) as broker, broker.connect() as client:
+        until(lambda: described(client, damaged).error_code == 16)
+        assert RawProducer(client, sound, False).init() == 0
+        assert RawProducer(client, damaged, False).init_once() == 16
+        # The others can be listed.
+        listed = client.ask(LIST, 2, {"state_filters": (), "producer_id_filters": ()})
+        assert sound in [each.transactional_id for each in listed.transaction_states]
+    assert "can not be loaded" in caplog.text
+
+
+# ---- what else may go wrong
+
+
+def test_a_topic_that_is_deleted_does_not_keep_a_transaction_open(client: RawClient, newer: bool) -> None:
+    producer = begun(client, newer)
+    assert client.ask(19, 7, {"topics": [{"name": "u", "num_partitions": 1, "replication_factor": 1}], "timeout": 9000})
+    assert producer.send("u", b"v") == 0
+    client.ask(20, 5, {"topic_names": ["u"], "timeout": 9000})
+    assert producer.end(True) == 0
+    found = settled(client, "tx")
+    assert (found.transaction_state, committed(client, "t")) == ("CompleteCommit", [b"first"])
+
+
+def test_a_partition_that_fails_keeps_the_transaction_decided(fast_dir: Path, newer: bool) -> None:
+    """The client is told that it is committed; the next transaction has to wait for a log dir that works."""
+    dirs = [fast_dir / "one", fast_dir / "two"]
+    for each in dirs:
+        each.mkdir()
+    with CatalogueBroker(dirs, FEW) as broker, broker.connect() as client:
+        ready(client, {"t": 8})
+        until(
+            lambda: (
+                broker.in_loop(lambda context: sum(context.partitions.get("t", n) is not None for n in range(8))) == 8
+            )
+        )
+        places = {number: broker.partition("t", number).log_dir for number in range(8)}
+        state_dir = broker.partition(STATE_TOPIC, partition_of("tx", 2)).log_dir
+        bad = next(path for path in map(str, dirs) if path != state_dir)
+        there = next(number for number, place in places.items() if place == bad)
+        here = next(number for number, place in places.items() if place != bad)
+        producer = begun(client, newer)
+        assert producer.send("t", b"v", there) == 0
+        assert producer.send("t", b"v", here) == 0
+        broker.in_loop(lambda context: context.partitions.log_dir_failed(bad))
+        assert producer.end(True) == 0
+        until(lambda: len(described(client, "tx").topics[0].partitions) < 3)
+        found = described(client, "tx")
+        assert found.transaction_state == "PrepareCommit"
+        assert there in found.topics[0].partitions
+        assert here not in found.topics[0].partitions
+        assert committed(client, "t", here)[-1] == b"v"
+        assert producer.init_once() == CONCURRENT
+        assert (producer.write("t", b"v", here) if newer else producer.add("t")) == CONCURRENT
+
+
+def test_a_state_that_can_not_be_stored_has_not_come_about(broker: CatalogueBroker, client: RawClient) -> None:
+    producer = begun(client)
+    partition = broker.partition(STATE_TOPIC, partition_of("tx", 2))
+    with files.replaced(_NoWrites(partition.log_dir)):
+        assert producer.end_once(True) == 16
+    # The log dir is offline from here on; nobody else coordinates the id.
+    assert producer.init_once() == 16
+    assert described(client, "tx").error_code == 16
+
+
+def test_too_many_partitions_for_a_record_are_refused(broker: CatalogueBroker, client: RawClient) -> None:
+    producer = begun(client)
+    number = partition_of("tx", 2)
+    small = broker.partition(STATE_TOPIC, number).log.config
+
+    def shrink(context: Any) -> None:
+        import msgspec  # noqa: PLC0415
+
+        config = msgspec.structs.replace(small, max_message_bytes=100)
+        context.partitions.get(STATE_TOPIC, number).log.update_config(config)
+
+    broker.in_loop(shrink)
+    assert producer.add("t", 1) == -1
+    broker.in_loop(lambda context: context.partitions.get(STATE_TOPIC, number).log.update_config(small))
+    # It is as it was before.
+    assert producer.add("t", 1) == 0
+    assert producer.end(True) == 0
+
+
+def test_the_verification_of_older_clients_can_be_turned_off(log_dir: Path) -> None:
+    settings = {**FEW, "transaction.partition.verification.enable": "false"}
+    with CatalogueBroker([log_dir], settings) as broker, broker.connect() as client:
+        ready(client, {"t": 1})
+        producer = RawProducer(client, "tx", False)
+        assert producer.init() == 0
+        assert producer.until_told(lambda: producer.write("t", b"hanging")) == 0
+        assert described(client, "tx").transaction_state == "Empty"
+        # Those that leave it to the broker are added all the same.
+        other = RawProducer(client, "ty", True)
+        assert other.init() == 0
+        assert other.send("t", b"v") == 0
+        assert described(client, "ty").transaction_state == "Ongoing"
+
+
+def test_an_operator_ends_a_transaction_that_hangs(log_dir: Path) -> None:
+    """Its coordinator knows nothing of it, as after a partition was restored from a backup."""
+    settings = {**FEW, "transaction.partition.verification.enable": "false"}
+    with CatalogueBroker([log_dir], settings) as broker, broker.connect() as client:
+        ready(client, {"t": 1})
+        producer = RawProducer(client, "tx", False)
+        assert producer.init() == 0
+        assert producer.until_told(lambda: producer.write("t", b"hanging")) == 0
+        produce(client, batch([b"behind"]))
+        assert committed(client, "t") == []
+        asked = {"topics": [{"name": "t", "partition_indexes": [0]}]}
+        found = client.ask(DESCRIBE_PRODUCERS, 0, asked).topics[0].partitions[0].active_producers[0]
+        assert (found.producer_id, found.current_txn_start_offset) == (producer.producer_id, 0)
+        marker = {
+            "producer_id": found.producer_id,
+            "producer_epoch": found.producer_epoch,
+            "transaction_result": False,
+            "topics": asked["topics"],
+            "coordinator_epoch": max(found.coordinator_epoch, 0),
+        }
+        answer = client.ask(WRITE_MARKERS, 1, {"markers": [marker]}).markers[0]
+        assert answer.topics[0].partitions[0].error_code == 0
+        assert committed(client, "t") == [b"behind"]
+
+
+def test_ids_in_rotation(broker: CatalogueBroker, client: RawClient, newer: bool) -> None:
+    """After 32,767 epochs a producer gets a new id, in the midst of its transactions or between them."""
+    producer = begun(client, newer)
+    assert producer.end(True) == 0
+    settled(client, "tx")
+    first = producer.producer_id
+
+    def wear(context: Any) -> None:
+        coordinator = context.part(TransactionCoordinator)
+        coordinator.shard("tx").by_id["tx"].epoch = 32_764
+
+    broker.in_loop(wear)
+    if not newer:
+        seen = []
+        for _ in range(4):
+            assert producer.init() == 0
+            seen.append((producer.producer_id == first, producer.epoch))
+        assert seen == [(True, 32_765), (True, 32_766), (False, 0), (False, 1)]
+        return
+    assert producer.init() == 0
+    seen = []
+    for number in range(4):
+        assert producer.send("t", b"%d" % number) == 0
+        assert producer.end(True) == 0
+        seen.append((producer.producer_id == first, producer.epoch))
+    assert seen == [(True, 32_766), (False, 0), (False, 1), (False, 2)]
+    settled(client, "tx")
+    assert committed(client, "t") == [b"first", b"0", b"1", b"2", b"3"]
