@@ -9,7 +9,7 @@ from compactd.workers.broker.api_keys import DESCRIBE_TRANSACTIONS, LIST_TRANSAC
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.groups.consumer.regex import TopicPattern
-from compactd.workers.broker.groups.consumer.regex_syntax import RegexError
+from compactd.workers.broker.groups.consumer.regex_syntax import ALPHABET, RegexError
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
 from compactd.workers.broker.transactions.coordinator import TransactionCoordinator
@@ -125,4 +125,4 @@ def _pattern(pattern: str | None, ids: list[str]) -> Callable[[str], bool]:
     """Of RE2, as Kafka uses it: whole ids have to fit. RegexError."""
     if not pattern:
         return lambda _: True
-    return TopicPattern(pattern).matches
+    return TopicPattern(pattern, ALPHABET.union(*ids)).matches

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from compactd.workers.broker.groups.consumer.regex_syntax import (
+    ALPHABET,
     Assertion,
     Chars,
     Choice,
@@ -40,11 +41,12 @@ class _Step:
 class TopicPattern:
     """A compiled expression; RegexError where it is none."""
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, alphabet: frozenset[str] = ALPHABET) -> None:
+        """`alphabet`: the characters of the names."""
         self.pattern = pattern
         self._steps: list[_Step] = []
         self._end = self._new()
-        self._start = self._compiled(parse(pattern), self._end)
+        self._start = self._compiled(parse(pattern, alphabet), self._end)
         self._seen: dict[tuple[_States, bool | None, str | None], _States | bool] = {}
 
     def matches(self, name: str) -> bool:

@@ -1,6 +1,6 @@
 """The syntax of RE2, in which members say what topics they read (RE2/J 1.8, with Perl's classes and without look-around).
 
-Only topic names are ever matched, so a class of characters is the set of those that a topic name may have.
+Only names of a known alphabet are ever matched, so a class of characters is the set of those that it has.
 """
 
 from __future__ import annotations
@@ -104,14 +104,15 @@ class _Flags:
     fold: bool = False
 
 
-def parse(pattern: str) -> Node:
-    """RegexError."""
-    return _Parser(pattern).parse()
+def parse(pattern: str, alphabet: frozenset[str] = ALPHABET) -> Node:
+    """`alphabet`: what the names that it will be matched with are made of. RegexError."""
+    return _Parser(pattern, alphabet).parse()
 
 
 class _Parser:
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, alphabet: frozenset[str]) -> None:
         self._text = pattern
+        self._alphabet = alphabet
         self._at = 0
         self._flags = _Flags()
         self._names: set[str] = set()
@@ -235,7 +236,7 @@ class _Parser:
             return self._escape()
         self._at += 1
         if char == ".":
-            return Chars(ALPHABET)
+            return Chars(self._alphabet - {"\n"})
         if char == "^":
             return Assertion("begin")
         if char == "$":
@@ -243,7 +244,7 @@ class _Parser:
         return self._literal(char)
 
     def _literal(self, char: str) -> Chars:
-        return Chars(self._folded(frozenset(char)) & ALPHABET)
+        return Chars(self._folded(frozenset(char)) & self._alphabet)
 
     def _folded(self, chars: frozenset[str]) -> frozenset[str]:
         if not self._flags.fold:
@@ -268,7 +269,7 @@ class _Parser:
             raise RegexError("invalid escape sequence")
         found = self._escaped_class()
         if found is not None:
-            return Chars(found & ALPHABET)
+            return Chars(found & self._alphabet)
         return self._literal(self._escaped_char())
 
     def _escaped_class(self) -> frozenset[str] | None:
@@ -277,7 +278,7 @@ class _Parser:
         if following and following.lower() in _PERL:
             self._at += 2
             chars = _PERL[following.lower()]
-            return ALPHABET - chars if following.isupper() else chars
+            return self._alphabet - chars if following.isupper() else chars
         if following not in ("p", "P"):
             return None
         negated = following == "P"
@@ -293,9 +294,9 @@ class _Parser:
             self._at += 1
         if name.startswith("^"):
             negated, name = not negated, name[1:]
-        chars = _unicode_class(name)
-        chars = self._folded(chars) & ALPHABET
-        return ALPHABET - chars if negated else chars
+        chars = _unicode_class(name, self._alphabet)
+        chars = self._folded(chars) & self._alphabet
+        return self._alphabet - chars if negated else chars
 
     def _escaped_char(self) -> str:
         text, at = self._text, self._at + 1
@@ -355,7 +356,7 @@ class _Parser:
             first = False
             chars |= self._class_item()
         self._at += 1
-        return Chars(ALPHABET - chars if negated else chars & ALPHABET)
+        return Chars(self._alphabet - chars if negated else chars & self._alphabet)
 
     def _class_item(self) -> frozenset[str]:
         if self._text.startswith("[:", self._at):
@@ -367,7 +368,7 @@ class _Parser:
                     raise RegexError("invalid character class range")
                 self._at = end + 2
                 chars = self._folded(_POSIX[name.removeprefix("^")])
-                return ALPHABET - chars if inverse else chars
+                return self._alphabet - chars if inverse else chars
         if self._text.startswith("\\", self._at):
             found = self._escaped_class()
             if found is not None:
@@ -379,7 +380,7 @@ class _Parser:
             high = self._class_char()
             if high < low:
                 raise RegexError("invalid character class range")
-        chars = frozenset(char for char in _UP_TO_128 if low <= char <= high)
+        chars = frozenset(char for char in self._alphabet.union(_UP_TO_128) if low <= char <= high)
         if self._flags.fold:
             chars |= {ascii_char for char, ascii_char in (("\u017f", "s"), ("\u212a", "k")) if low <= char <= high}
         return self._folded(chars)
@@ -396,16 +397,16 @@ class _Parser:
 _UP_TO_128 = [chr(code) for code in range(128)]
 
 
-def _unicode_class(name: str) -> frozenset[str]:
+def _unicode_class(name: str, alphabet: frozenset[str]) -> frozenset[str]:
     if name == "Any":
-        return ALPHABET
+        return alphabet
     if name in _CATEGORIES:
-        return frozenset(char for char in ALPHABET if unicodedata.category(char).startswith(name))
+        return frozenset(char for char in alphabet if unicodedata.category(char).startswith(name))
     if name not in _SCRIPTS:
         raise RegexError("invalid character class range")
     if name == _LATIN:
         return _POSIX["alpha"]
-    return ALPHABET - _POSIX["alpha"] if name == _COMMON else frozenset()
+    return alphabet - _POSIX["alpha"] if name == _COMMON else frozenset()
 
 
 def _is_number(text: str) -> bool:
