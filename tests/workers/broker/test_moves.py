@@ -322,7 +322,7 @@ def test_a_move_that_was_interrupted_goes_on(dirs: list[Path], clean: bool) -> N
     with CatalogueBroker(dirs, NO_MARGIN, clean=clean) as broker, broker.connect() as client:
         again = Setting.__new__(Setting)
         again.broker, again.client, again.written = broker, client, written
-        until(lambda: again.rows_of_future())
+        until(again.rows_of_future)
         assert again.directories() == left
         again.write(b"after")
         throttle(again, None)
