@@ -98,7 +98,11 @@ class _Reading:
 
     # ---- what config.tls asks for, too
 
-    def value(self, name: str, mechanism: str | None = None, own: bool = False) -> Value:
+    @property
+    def logs_in(self) -> bool:
+        return self._listener.protocol.asks_who
+
+    def value(self, name: str, mechanism: str | None = None, *, own: bool = False) -> Value:
         """A setting: the mechanism's, else the listener's, else everybody's (not with `own`)."""
         prefixes = [] if mechanism is None else [f"{self._listener.prefix}{mechanism.lower()}."]
         for prefix in (*prefixes, self._listener.prefix):

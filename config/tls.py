@@ -88,7 +88,13 @@ class TlsConfig:
 class Settings(Protocol):
     """Settings as they count for a listener."""
 
-    def value(self, name: str) -> Value: ...
+    @property
+    def logs_in(self) -> bool:
+        """Its clients prove who they are with SASL."""
+
+    def value(self, name: str, *, own: bool = False) -> Value:
+        """A setting: the listener's, else (not with `own`) everybody's."""
+
     def error(self, name: str, value: Value, reason: str) -> SettingError: ...
 
 
@@ -106,7 +112,8 @@ def tls_config(settings: Settings) -> TlsConfig:
     engine = _text(settings, "ssl.engine.factory.class")
     if engine is not None:
         raise settings.error("ssl.engine.factory.class", engine, "classes of your own cannot be loaded")
-    client_auth = _text(settings, "ssl.client.auth") or "none"
+    # Clients that log in need a certificate only where their listener says so itself (KIP-684).
+    client_auth = str(settings.value("ssl.client.auth", own=settings.logs_in) or "none")
     if client_auth != "none" and trust is None and trusted is None:
         reason = "says who may vouch for clients, with ssl.client.auth: it must be given"
         raise settings.error("ssl.truststore.location", None, reason)

@@ -237,6 +237,22 @@ def test_keys_and_certificates_in_pem() -> None:
 PEM_FILES = ("/keys/server.pem",)
 
 
+def test_who_logs_in_needs_a_certificate_only_where_the_listener_says_so() -> None:
+    values = {
+        **PEM,
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": "/keys/trusted.pem",
+        "ssl.client.auth": "required",
+    }
+    found = security(values, protocol="SASL_SSL").tls
+    assert found is not None
+    assert found.client_auth == "none"
+    found = security({**values, "listener.name.outside.ssl.client.auth": "requested"}, protocol="SASL_SSL").tls
+    assert found is not None
+    assert found.client_auth == "requested"
+
+
 @pytest.mark.parametrize(
     ("values", "fault"),
     [

@@ -51,6 +51,8 @@ class Connection:
         self._fd = sock.fileno()
         self._loop = server.loop
         self.peer = peer
+        #: As the socket's recv_into.
+        self._receive_into: Callable[[bytearray], int] = sock.recv_into
         #: What answers a frame, and the longest one that is taken.
         self._answer: Callable[[Context, memoryview, Peer], Awaitable[Any]] = answer
         self._max_request = server.limits.request_max_bytes
@@ -208,7 +210,7 @@ class Connection:
             return
         scratch = self._server.scratch
         try:
-            count = self._socket.recv_into(scratch)
+            count = self._receive_into(scratch)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:

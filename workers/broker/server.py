@@ -16,6 +16,7 @@ from compactd.workers.broker.quotas.connections import ConnectionQuotas, plain_a
 from compactd.workers.broker.requests import Peer
 from compactd.workers.broker.security.listeners import Listeners
 from compactd.workers.broker.security.sasl import SaslSession
+from compactd.workers.broker.tls_connection import TlsConnection
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -175,14 +176,23 @@ class Server:
         with contextlib.suppress(OSError):
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        try:
+            connection = self._connection(client, Peer(host, port, listener=listener))
+        except OSError as error:  # it has gone before TLS began
+            _LOGGER.info("%s:%d is disconnected: %s", host, port, error)
+            client.close()
+            return
         self._by_host[host] = of_host + 1
         self._by_listener[listener] += 1
-        self._connections.add(self._connection(client, Peer(host, port, listener=listener)))
+        self._connections.add(connection)
 
     def _connection(self, client: socket.socket, peer: Peer) -> Connection:
         """One that asks for what its listener asks for."""
         security = self._listeners.of(peer.listener)
         session = SaslSession(self.context, security, peer) if security.mechanisms else None
+        tls = self._listeners.tls(peer.listener)
+        if tls is not None:
+            return TlsConnection(self, client, peer, tls, session)
         return Connection(self, client, peer, session)
 
     def _turn_away(self, client: socket.socket) -> None:

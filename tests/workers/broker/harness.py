@@ -29,6 +29,7 @@ from compactd.workers.broker import main
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.encoding import encode
 from compactd.workers.broker.partition import Partition
+from compactd.workers.broker.requests import Peer
 from compactd.workers.broker.schemas import is_flexible, request_class, response_class
 from compactd.workers.clock import Clock
 from compactd.workers.messages import (
@@ -354,6 +355,10 @@ class InProcessBroker:
     def connections(self) -> int:
         """On the broker's loop."""
         return self._broker.server.connections
+
+    def peers(self) -> list[Peer]:
+        """Of the clients that are connected."""
+        return self.in_loop(lambda _: [each.peer for each in self._broker.server._connections])  # type: ignore[no-any-return]
 
     def partition(self, topic: str, number: int = 0) -> Partition:
         """The broker's own object: to look at."""
