@@ -45,6 +45,13 @@ _CORDONED = "cordoned.log.dirs"
 _CORDONED_LEVEL = 30
 
 
+_DENIED_TEXTS = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
+}
+
+
 @dataclass(slots=True)
 class ConfigPlan:
     """Results in the order asked, and the records of those that were accepted."""
@@ -88,6 +95,9 @@ def _altered(
     is_broker = resource.type == ResourceType.BROKER
     if is_broker:
         _check_broker(resource, incremental, stored, context, log_dirs)
+    if resource.denied:
+        code = ErrorCode(resource.denied)
+        raise PlanError(code, _DENIED_TEXTS[code])
     changes = _new_values(resource, incremental, stored)
     for change in resource.configs:
         # Kafka stores a broker's setting again even when it is the same, so that brokers reload what it points to.

@@ -24,6 +24,9 @@ class ErrorCode(IntEnum):
     NONE = 0
     UNKNOWN_TOPIC_OR_PARTITION = 3
     INVALID_TOPIC_EXCEPTION = 17
+    TOPIC_AUTHORIZATION_FAILED = 29
+    GROUP_AUTHORIZATION_FAILED = 30
+    CLUSTER_AUTHORIZATION_FAILED = 31
     UNSUPPORTED_SASL_MECHANISM = 33
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
@@ -136,6 +139,8 @@ class ResourceChange(Struct, frozen=True):
     type: int
     name: str
     configs: tuple[ConfigChange, ...]
+    #: Why the client may not do this; it is told unless the change is wrong in itself.
+    denied: int = 0
 
 
 class AlterConfigs(Struct, frozen=True):

@@ -18,6 +18,7 @@ from compactd.workers.broker.config_values import ConfigValues, Entry
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.requests import RequestHeader, handles
+from compactd.workers.broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from compactd.workers.catalogue_messages import (
     AlterConfigs,
     ConfigChange,
@@ -38,6 +39,25 @@ _LISTED = (
     ResourceType.CLIENT_METRICS,
 )  # fmt: skip
 _LISTS_ALL = 1
+
+#: What a permission for a resource's settings is about.
+_PERMISSIONS: dict[int, Resource] = {
+    ResourceType.TOPIC: Resource.TOPIC,
+    ResourceType.GROUP: Resource.GROUP,
+    ResourceType.BROKER: Resource.CLUSTER,
+    ResourceType.CLIENT_METRICS: Resource.CLUSTER,
+    _BROKER_LOGGER: Resource.CLUSTER,
+}
+_DENIED_CODES = {
+    Resource.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    Resource.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    Resource.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+}
+_DENIED_TEXTS = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
+}
 
 
 class _RefusedError(Exception):
@@ -60,6 +80,7 @@ async def describe_configs(context: Context, header: RequestHeader, request: Any
         error, message = ErrorCode.NONE, ""
         entries: Sequence[Entry] = ()
         try:
+            _check_permission(context, header, Operation.DESCRIBE_CONFIGS, resource)
             entries = _entries(context, values, resource.resource_type, resource.resource_name)
         except _RefusedError as refusal:
             error, message = refusal.code, refusal.message
@@ -78,6 +99,23 @@ async def describe_configs(context: Context, header: RequestHeader, request: Any
             }
         )
     return {"results": results}
+
+
+def _check_permission(context: Context, header: RequestHeader, operation: Operation, resource: Any) -> None:
+    denied = _denied(context, header, operation, resource)
+    if denied:
+        raise _RefusedError(denied, _DENIED_TEXTS[denied])
+
+
+def _denied(context: Context, header: RequestHeader, operation: Operation, resource: Any) -> ErrorCode:
+    """NONE where the client may do this with a resource's settings."""
+    kind = _PERMISSIONS.get(resource.resource_type)
+    if kind is None:
+        return ErrorCode.NONE  # there is no such resource
+    name = CLUSTER_NAME if kind is Resource.CLUSTER else resource.resource_name
+    if context.part(Authorizer).allows(header, operation, kind, name):
+        return ErrorCode.NONE
+    return _DENIED_CODES[kind]
 
 
 def _told(entry: Entry, with_synonyms: bool, with_documentation: bool) -> dict[str, Any]:
@@ -138,13 +176,13 @@ def _check_node(context: Context, name: str, otherwise: str) -> None:
 @handles(INCREMENTAL_ALTER_CONFIGS, 0, 1)
 async def incremental_alter_configs(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
     """Sets, deletes, appends to and subtracts from single settings."""
-    return {"responses": await _alter(context, request, incremental=True)}
+    return {"responses": await _alter(context, header, request, incremental=True)}
 
 
 @handles(ALTER_CONFIGS, 0, 2)
 async def alter_configs(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
     """Replaces all settings of each resource."""
-    return {"responses": await _alter(context, request, incremental=False)}
+    return {"responses": await _alter(context, header, request, incremental=False)}
 
 
 class _Asked(NamedTuple):
@@ -155,7 +193,7 @@ class _Asked(NamedTuple):
     name_there: str
 
 
-async def _alter(context: Context, request: Any, incremental: bool) -> list[dict[str, Any]]:
+async def _alter(context: Context, header: RequestHeader, request: Any, incremental: bool) -> list[dict[str, Any]]:
     asked = [_Asked(each.resource_type, each.resource_name, _name_there(context, each)) for each in request.resources]
     changes = [
         ResourceChange(
@@ -169,11 +207,15 @@ async def _alter(context: Context, request: Any, incremental: bool) -> list[dict
                 )
                 for config in resource.configs
             ),
+            denied=_denied(context, header, Operation.ALTER_CONFIGS, resource),
         )
         for each, resource in zip(asked, request.resources, strict=True)
     ]
     loggers = [each for each in asked if each.type == _BROKER_LOGGER]
-    results = [_logger_refused(each) for each in loggers]
+    results = [
+        _logger_refused(each, _may_alter_loggers(context, header)) if incremental else _logger_refused(each)
+        for each in loggers
+    ]
     wanted = [change for change in changes if change.type != _BROKER_LOGGER]
     if wanted:
         arguments = AlterConfigs(
@@ -200,7 +242,14 @@ def _name_there(context: Context, resource: Any) -> str:
     return name
 
 
-def _logger_refused(asked: _Asked) -> ResourceResult:
+def _may_alter_loggers(context: Context, header: RequestHeader) -> bool:
+    return context.part(Authorizer).allows(header, Operation.ALTER_CONFIGS, Resource.CLUSTER)
+
+
+def _logger_refused(asked: _Asked, allowed: bool = True) -> ResourceResult:
+    if not allowed:
+        code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return ResourceResult(type=asked.type, name=asked.name, error=code, message=_DENIED_TEXTS[code])
     return ResourceResult(
         type=asked.type,
         name=asked.name,
@@ -228,6 +277,8 @@ async def _changed(context: Context, arguments: AlterConfigs) -> Iterable[Resour
 @handles(LIST_CONFIG_RESOURCES, 0, 1)
 async def list_config_resources(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
     """What has settings: v0 knows subscriptions to metrics only, v1 everything."""
+    if not context.part(Authorizer).allows(header, Operation.DESCRIBE_CONFIGS, Resource.CLUSTER):
+        return {"error_code": ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
     kinds = set(getattr(request, "resource_types", ())) if header.version >= _LISTS_ALL else {_LISTED[-1]}
     if not kinds <= set(_LISTED):
         return {"error_code": ErrorCode.UNSUPPORTED_VERSION}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from collections.abc import Collection
 
 from compactd.config.errors import CompactdError, OffsetOutOfRangeError, StorageIOError
 from compactd.storage.log import Fetched
@@ -25,8 +26,11 @@ from compactd.workers.broker.leader_epochs import check_epoch, end_of_epoch
 from compactd.workers.broker.partition import Partition
 from compactd.workers.broker.quotas.clients import ClientQuotas
 from compactd.workers.broker.requests import CLOSE, Answer, Encoded, Peer, RequestHeader, handles, total_size
+from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
 
 _COMMITTED = 1
+#: Neither of these ends the wait for the other partitions.
+_NOT_ALONE = (ErrorCode.NONE, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 #: One answer holds this many files open at most; what more there is comes with the next.
 _MOST_FILES = 200
 #: Whether a page is in memory is asked at these distances.
@@ -65,16 +69,21 @@ class _Reading:
 
     def __init__(self, context: Context, header: RequestHeader, request: FetchRequest, plan: FetchPlan) -> None:
         self.context = context
+        self.header = header
         self.version = header.version
         self.peer: Peer = header.peer
         self.plan = plan
         most = context.part(ClientQuotas).most_fetched(header)
-        self.max_bytes = max(0, min(request.max_bytes, context.config.fetch_max_bytes, _INT_MAX if most is None else most))
+        self.max_bytes = max(
+            0, min(request.max_bytes, context.config.fetch_max_bytes, _INT_MAX if most is None else most)
+        )
         self.min_bytes = min(request.min_bytes, self.max_bytes)
         self.max_wait_ms = request.max_wait_ms
         self.isolation: Isolation = "committed" if request.isolation_level == _COMMITTED else "high_watermark"
         #: Followers read here from nobody: this is the only replica.
         self.is_follower = request.replica_id >= 0
+        #: Names of topics that the client may not read; looked up before each reading, which may happen in a thread.
+        self.denied: Collection[str] = ()
         self.leaders: set[int] = set()
         self.results: list[FetchedPartition] = []
         self.size = 0
@@ -93,12 +102,24 @@ class _Reading:
     async def read(self) -> bool:
         """Reads all partitions once; whether that is an answer already. Old segments may not be in memory: in a thread."""
         self.close()
+        self.denied = self._denied()
         self.was_in_thread = any(self._is_cold(wanted) for wanted in self.plan.wanted)
         if self.was_in_thread:
             is_enough = await self.context.in_thread(lambda: self._read_all(warm=True))
         else:
             is_enough = self._read_all(warm=False)
         return is_enough or self.max_wait_ms <= 0 or not self.plan.wanted
+
+    def _denied(self) -> Collection[str]:
+        authorizer = self.context.part(Authorizer)
+        if not authorizer.enabled:
+            return ()
+        names = {self._find(wanted)[0] for wanted in self.plan.wanted}
+        if self.is_follower:
+            return () if authorizer.allows(self.header, Operation.CLUSTER_ACTION, Resource.CLUSTER) else names
+        return {
+            name for name in names if name and not authorizer.allows(self.header, Operation.READ, Resource.TOPIC, name)
+        }
 
     def _is_cold(self, wanted: Wanted) -> bool:
         partition = self._find(wanted)[1]
@@ -129,17 +150,20 @@ class _Reading:
                 files += size >= SMALL
                 left = max(0, left - size) if files < _MOST_FILES else 0
                 self.size += size
-                at_once |= bool(result.error) or is_rest_of_segment or result.diverging is not None
+                at_once |= result.error not in _NOT_ALONE or is_rest_of_segment or result.diverging is not None
                 if warm and result.records is not None and size >= SMALL:
                     _warm(result.records)
         finally:
             self.results = results
-        return at_once or self.size >= self.min_bytes
+        return at_once or self.size >= self.min_bytes or all(result.error for result in results)
 
     def _read_one(self, wanted: Wanted, left: int, at_least_one: bool) -> tuple[FetchedPartition, bool]:
         """The answer, and whether it ends with a segment that is not the last."""
         result = FetchedPartition(wanted.number)
         name, partition = self._find(wanted)
+        if name in self.denied:
+            result.error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return result, False
         if partition is None:
             result.error = self._absent(name, wanted, result)
             return result, False
@@ -230,7 +254,8 @@ class _Reading:
         """Returns when there is an answer, the time is up, or the client is gone."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self.max_wait_ms / 1000
-        partitions = [found for found in (self._find(wanted)[1] for wanted in self.plan.wanted) if found is not None]
+        found = [self._find(wanted) for wanted in self.plan.wanted]
+        partitions = [each for name, each in found if each is not None and name not in self.denied]
         waiter = _Waiter(loop.create_future(), self.min_bytes - self.size)
         timer = loop.call_at(end, waiter.changed)
         self.peer.on_gone = waiter.changed

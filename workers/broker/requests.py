@@ -50,6 +50,7 @@ HANDLER_MODULES = (
     "topics",
     "configs",
     "init_producer_id",
+    "security.acls",
     "security.sasl_requests",
     "security.scram_credentials",
     "groups.find_coordinator",

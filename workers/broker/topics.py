@@ -7,17 +7,19 @@ The catalogue decides; here are the forms of the request's versions. Topics that
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from compactd.config.errors import CompactdError
-from compactd.storage.names import parse_uuid, uuid_text
+from compactd.storage.names import CLUSTER_METADATA_TOPIC, parse_uuid, uuid_text
 from compactd.workers.broker.api_keys import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from compactd.workers.broker.config_values import ConfigValues
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.decoding import milliseconds
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.requests import RequestHeader, handles
+from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
 from compactd.workers.catalogue_messages import (
     NO_ID,
     CreatePartitions,
@@ -31,6 +33,7 @@ from compactd.workers.catalogue_messages import (
 from compactd.workers.quota_messages import Mutation
 
 _LOGGER = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 #: DeleteTopics: topics by name or id; CreateTopics: its answer tells of configs.
 _DELETE_BY_ID, _TELLS_CONFIGS = 6, 5
@@ -43,6 +46,15 @@ _CREATE_REFUSED, _GROW_REFUSED, _DELETE_REFUSED = 6, 3, 5
 @handles(CREATE_TOPICS, 2, 7)
 async def create_topics(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
     """Each topic by itself; what is created is there when this is answered."""
+    authorizer = context.part(Authorizer)
+    anywhere = authorizer.allows(header, Operation.CREATE, Resource.CLUSTER, log=False)
+    denied = {
+        name
+        for name in _once(topic.name for topic in request.topics)
+        if not (anywhere or name == CLUSTER_METADATA_TOPIC)
+        and not authorizer.allows(header, Operation.CREATE, Resource.TOPIC, name)
+    }
+    asked = [topic for topic in request.topics if topic.name not in denied]
     arguments = CreateTopics(
         topics=tuple(
             NewTopic(
@@ -54,31 +66,42 @@ async def create_topics(context: Context, header: RequestHeader, request: Any) -
                 ),
                 configs=tuple((each.name, each.value) for each in topic.configs),
             )
-            for topic in request.topics
+            for topic in asked
         ),
         validate_only=request.validate_only,
         by=_by(header, _CREATE_REFUSED),
     )
-    given = {topic.name: {each.name: each.value for each in topic.configs} for topic in request.topics}
-    changed = await _change(context, "create_topics", arguments, [topic.name for topic in request.topics])
+    given = {topic.name: {each.name: each.value for each in topic.configs} for topic in asked}
+    changed = await _change(context, "create_topics", arguments, [topic.name for topic in asked])
     # Kafka creates, and says that it took too long.
     hurried = milliseconds(request.timeout) <= 0 and not request.validate_only
     return {
         "throttle_time": changed.throttle_ms,
-        "topics": [_created(context, header.version, result, given, hurried) for result in changed.results],
+        "topics": [
+            *(_created(context, header, result, given, hurried) for result in changed.results),
+            *(_failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.") for name in denied),
+        ],
     }
 
 
 def _created(
-    context: Context, version: int, result: TopicResult, given: dict[str, dict[str, str | None]], hurried: bool
+    context: Context, header: RequestHeader, result: TopicResult, given: dict[str, dict[str, str | None]], hurried: bool
 ) -> dict[str, Any]:
     name = result.name or ""
     if hurried and not result.error:
         return _failed(name, ErrorCode.REQUEST_TIMED_OUT, None)
     if result.error:
         return _failed(name, result.error, result.message)
+    created = {
+        "name": name,
+        "topic_id": None if result.topic_id == NO_ID else parse_uuid(result.topic_id),
+        "error_code": ErrorCode.NONE,
+        "error_message": None,
+    }
+    if not context.part(Authorizer).allows(header, Operation.DESCRIBE_CONFIGS, Resource.TOPIC, name, log=False):
+        return {**created, "topic_config_error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED, "configs": []}
     configs: list[dict[str, Any]] = []
-    if version >= _TELLS_CONFIGS:
+    if header.version >= _TELLS_CONFIGS:
         values = ConfigValues(context)
         overrides = {key: value for key, value in given.get(name, {}).items() if value is not None}
         configs = [
@@ -92,10 +115,7 @@ def _created(
             for each in values.of_topic(overrides, created=True)
         ]
     return {
-        "name": name,
-        "topic_id": None if result.topic_id == NO_ID else parse_uuid(result.topic_id),
-        "error_code": ErrorCode.NONE,
-        "error_message": None,
+        **created,
         "num_partitions": result.num_partitions,
         "replication_factor": result.replication_factor,
         "configs": configs,
@@ -122,12 +142,14 @@ async def delete_topics(context: Context, header: RequestHeader, request: Any) -
         ]
     else:
         asked = [(name, NO_ID) for name in request.topic_names]
+    denied = _not_to_be_deleted(context, header, asked)
+    asked = [each for each in asked if each not in denied]
     names = [name for name, _ in asked]
     changed = await _change(
         context, "delete_topics", DeleteTopics(topics=tuple(asked), by=_by(header, _DELETE_REFUSED)), names
     )
     responses = []
-    for result in changed.results:
+    for result in (*changed.results, *denied.values()):
         error = result.error
         if error == ErrorCode.TOPIC_DELETION_DISABLED and header.version < _KNOWS_DISABLED:
             error = ErrorCode.INVALID_REQUEST
@@ -142,9 +164,51 @@ async def delete_topics(context: Context, header: RequestHeader, request: Any) -
     return {"throttle_time": changed.throttle_ms, "responses": responses}
 
 
+def _not_to_be_deleted(
+    context: Context, header: RequestHeader, asked: Sequence[tuple[str | None, str]]
+) -> dict[tuple[str | None, str], TopicResult]:
+    """Those that the client may not delete, and what it is told: never a name or an id that it may not know."""
+    authorizer = context.part(Authorizer)
+    if not context.config.delete_topic_enable or authorizer.allows(
+        header, Operation.DELETE, Resource.CLUSTER, log=False
+    ):
+        return {}
+
+    def may(operation: Operation, name: str) -> bool:
+        return authorizer.allows(header, operation, Resource.TOPIC, name)
+
+    denied = {}
+    for name, topic_id in _once(asked):
+        if name is not None and topic_id == NO_ID:
+            exists = name in context.image.topics
+            if not may(Operation.DESCRIBE, name) or (exists and not may(Operation.DELETE, name)):
+                denied[name, topic_id] = name, NO_ID
+        elif name is None and topic_id != NO_ID:
+            topic = context.image.topic_of_id(parse_uuid(topic_id))
+            if topic is not None and not may(Operation.DELETE, topic.name):
+                denied[name, topic_id] = topic.name if may(Operation.DESCRIBE, topic.name) else None, topic_id
+    error, message = ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed."
+    return {
+        each: TopicResult(name=name, topic_id=topic_id, error=error, message=message)
+        for each, (name, topic_id) in denied.items()
+    }
+
+
+def _once(values: Iterable[_T]) -> list[_T]:
+    """Those that come once: what comes twice is refused whatever it is."""
+    return [value for value, count in Counter(values).items() if count == 1]
+
+
 @handles(CREATE_PARTITIONS, 0, 3)
 async def create_partitions(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
     """Topics grow; they never shrink."""
+    authorizer = context.part(Authorizer)
+    denied = {
+        name
+        for name in _once(topic.name for topic in request.topics)
+        if not authorizer.allows(header, Operation.ALTER, Resource.TOPIC, name)
+    }
+    asked = [topic for topic in request.topics if topic.name not in denied]
     arguments = CreatePartitions(
         topics=tuple(
             MorePartitions(
@@ -154,17 +218,20 @@ async def create_partitions(context: Context, header: RequestHeader, request: An
                 if topic.assignments is None
                 else tuple(tuple(_nodes(context, each.broker_ids)) for each in topic.assignments),
             )
-            for topic in request.topics
+            for topic in asked
         ),
         validate_only=request.validate_only,
         by=_by(header, _GROW_REFUSED),
     )
-    changed = await _change(context, "create_partitions", arguments, [topic.name for topic in request.topics])
+    changed = await _change(context, "create_partitions", arguments, [topic.name for topic in asked])
     return {
         "throttle_time": changed.throttle_ms,
         "results": [
             {"name": result.name or "", "error_code": result.error, "error_message": result.message}
-            for result in changed.results
+            for result in (
+                *changed.results,
+                *(TopicResult(name=name, error=ErrorCode.TOPIC_AUTHORIZATION_FAILED) for name in denied),
+            )
         ],
     }
 
