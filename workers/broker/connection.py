@@ -31,6 +31,8 @@ _LOGGER = logging.getLogger(__name__)
 _SIZE = struct.Struct(">i")
 #: Most that one call gives to the kernel to send from a file.
 _SEND_AT_ONCE = 4 << 20
+#: Parts of answers up to this size are put together before they are sent.
+_SMALL = 32 << 10
 #: So many requests of one client are served before others get a turn.
 _IN_A_ROW = 8
 #: How often a connection that must not be read is looked after.
@@ -69,6 +71,9 @@ class Connection:
         self._is_reading = False
         self._at_end = False
         self._wakeup: asyncio.Future[None] | None = None
+        #: Answers, or a part of one, that are ready to be sent.
+        self._out = bytearray()
+        self._is_flush_planned = False
         #: When something was received or sent last, and whether a request is being served (loop time, seconds).
         self.last_active = server.loop.time()
         self.is_serving = False
@@ -164,6 +169,11 @@ class Connection:
         self._at_end = True
         self._stop_reading()
         self._loop.remove_writer(self._fd)
+        if self._out:
+            # To requests before the one that ends it all.
+            with contextlib.suppress(OSError):
+                self._socket.send(self._out)
+            self._out.clear()
         self._socket.close()
         self._give_back(self._budgeted)
         self._frames.clear()
@@ -272,19 +282,51 @@ class Connection:
     # ---- sending
 
     async def _send(self, encoded: Encoded) -> None:
+        """Small answers to requests of which more wait go out together: at the latest when something is waited for."""
         parts = encoded.parts
-        head = bytearray(_SIZE.pack(total_size(parts)))
+        out = self._out
+        out += _SIZE.pack(total_size(parts))
         last = len(parts) - 1
         for number, part in enumerate(parts):
-            if isinstance(part, (bytes, bytearray, memoryview)):
-                if number == 0 and len(part) < 4096:
-                    head += part
-                    part = head
-                elif number == 0:
-                    await self._send_bytes(head, socket.MSG_MORE)
-                await self._send_bytes(part, 0 if number == last else socket.MSG_MORE)
-            else:
+            if not isinstance(part, (bytes, bytearray, memoryview)):
+                await self._flush(socket.MSG_MORE)
                 await self._send_file(part)
+            elif len(part) <= _SMALL:
+                self._out += part
+            else:
+                await self._flush(socket.MSG_MORE)
+                await self._send_bytes(part, 0 if number == last else socket.MSG_MORE)
+        if self._frames and len(self._out) <= _SMALL:
+            if not self._is_flush_planned:
+                self._is_flush_planned = True
+                self._loop.call_soon(self._flush_now)
+        else:
+            await self._flush()
+
+    async def _flush(self, flags: int = 0) -> None:
+        if self._out:
+            out, self._out = self._out, bytearray()
+            await self._send_bytes(out, flags)
+
+    def _flush_now(self) -> None:
+        """Called by the loop while a request is served: what is ready is not kept until that one is."""
+        self._is_flush_planned = False
+        if not self._out:
+            return
+        try:
+            sent = self._socket.send(self._out)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError:
+            self.close()
+            return
+        del self._out[:sent]
+        if self._out:
+            self._loop.add_writer(self._fd, self._flush_later)
+
+    def _flush_later(self) -> None:
+        self._loop.remove_writer(self._fd)
+        self._flush_now()
 
     async def _send_bytes(self, part: bytes | bytearray | memoryview, flags: int) -> None:
         try:

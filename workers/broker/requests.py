@@ -297,7 +297,12 @@ def encode_answer(header: RequestHeader, result: Answer) -> Encoded | _Close | N
         return result
     head = response_header(header)
     if isinstance(result, Encoded):
-        result.parts.insert(0, head)
+        first = result.parts[0]
+        if isinstance(first, bytearray):
+            # In one piece with the header: every piece is a call of the kernel.
+            first[0:0] = head
+        else:
+            result.parts.insert(0, head)
         return result
     # The one exception: ApiVersions of a version that is not served is answered as version 0.
     version = header.version
