@@ -52,6 +52,7 @@ from compactd.coordinator.interfaces import (
 from compactd.coordinator.log_dirs import LogDirs
 from compactd.coordinator.loop import Loop
 from compactd.coordinator.partitions import Partitions
+from compactd.coordinator.peers import PeerRelay
 from compactd.coordinator.requests import Requests
 from compactd.coordinator.retention import RetentionSchedule
 from compactd.coordinator.run_dir import RunDir, find_run_dir
@@ -156,6 +157,7 @@ class Daemon:
             self._command,
             self._environment,
         )
+        self.peers = PeerRelay(self.supervisor.send)
         control = ControlServer(self.loop, run_dir.control_socket, self._control)
         self.deletions = Deletions(self.send, self.clock)
         self.assignment = Assignment(self)
@@ -343,6 +345,7 @@ class Daemon:
 
     def worker_gone(self, worker: WorkerId, reason: str) -> None:
         self.requests.worker_gone(worker, reason)
+        self.peers.worker_gone(worker, reason)
         if worker.kind == "broker":
             self.partitions.owner_gone(worker)
         self.cleaning.worker_gone(worker, reason)
@@ -364,7 +367,7 @@ class Daemon:
         elif isinstance(message, PartitionsReady):
             self.assignment.loaded(message)
         elif isinstance(message, (PeerRequest, PeerAnswer)):
-            self._pass_on(message)
+            self.peers.pass_on(message, worker)
         elif isinstance(message, CatalogueChange):
             self.changes.asked_by(worker, message)
         elif isinstance(message, Listening):
@@ -380,14 +383,6 @@ class Daemon:
                 self._stopping.broker_stopped(worker, message.log_dirs_clean)
         else:
             self.cleaning.received(worker, message)
-
-    def _pass_on(self, message: PeerRequest | PeerAnswer) -> None:
-        """From one broker to another."""
-        asker = WorkerId("broker", message.asker)
-        target = asker if isinstance(message, PeerAnswer) else WorkerId("broker", message.worker)
-        if not self.supervisor.send(target, message) and isinstance(message, PeerRequest):
-            refusal = PeerAnswer(asker=message.asker, number=message.number, error=f"{target} is not there")
-            self.supervisor.send(asker, refusal)
 
     def take_states(self, states: Sequence[PartitionState]) -> None:
         """New states of partitions, from their owner."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,7 +39,8 @@ class Peers:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._served: dict[str, tuple[type[Any], Callable[[Any], Awaitable[msgspec.Struct]]]] = {}
-        self._next_id = 0
+        #: Whoever had this number before may still be answered: its questions must not be taken for ours.
+        self._next_id = secrets.randbits(48)
         #: By number of the question: whom it went to, and who waits.
         self._waiting: dict[int, tuple[int, asyncio.Future[msgspec.Raw]]] = {}
 
