@@ -8,11 +8,13 @@ one wherever it stood, and is told from a default by being another one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
 
+from compactd.config.broker_names import OTHER_BROKER_NAMES
 from compactd.config.errors import SettingError
+from compactd.config.listener_settings import is_secret, listener_setting
 from compactd.config.setting import BrokerName, Dynamic, Kind, Setting
 from compactd.config.settings import as_text
 from compactd.config.table import SETTINGS, TOPIC_SETTINGS
@@ -66,6 +68,8 @@ class Entry:
     read_only: bool = False
     synonyms: Sequence[Synonym] = ()
     documentation: str | None = None
+    #: Its value is nobody's business, and not in it.
+    sensitive: bool = False
 
 
 class _Plain(NamedTuple):
@@ -162,20 +166,26 @@ class ConfigValues:
             for name, value in stored.items():
                 if name not in entries or entries[name].type == _UNKNOWN_TYPE:
                     entries[name] = Entry(name, value, source, synonyms=(Synonym(name, value, source),))
-        return [entries[name] for name in sorted(entries)]
+        for name in {*self._given, *self._own, *self._cluster}:
+            of_listener = listener_setting(name)
+            if of_listener is not None:
+                entries[name] = self._listener_entry(of_listener, name)
+        return [_without_secrets(entries[name]) for name in sorted(entries)]
 
     def of_cluster(self) -> list[Entry]:
         """What was set for all brokers."""
         known = {entry.name: entry for entry in self.of_broker()}
         source = ConfigSource.DYNAMIC_DEFAULT_BROKER
         return [
-            Entry(
-                name,
-                value,
-                source,
-                known[name].type,
-                synonyms=(Synonym(name, value, source),),
-                documentation=known[name].documentation,
+            _without_secrets(
+                Entry(
+                    name,
+                    value,
+                    source,
+                    known[name].type,
+                    synonyms=(Synonym(name, value, source),),
+                    documentation=known[name].documentation,
+                )
             )
             for name, value in sorted(self._cluster.items())
         ]
@@ -227,6 +237,27 @@ class ConfigValues:
             synonyms[0].source if synonyms else ConfigSource.DEFAULT,
             _TYPES[kind.value.upper()],
             broker.dynamic is Dynamic.NO,
+            synonyms,
+            _sentence(setting.meaning),
+        )
+
+    def _listener_entry(self, setting: Setting, name: str) -> Entry:
+        """One listener's, with what it stands in front of."""
+        synonyms = [Synonym(name, values[name], source) for values, source in self._dynamic() if name in values]
+        given = self._given.get(name)
+        if given and all(given != each.value for each in synonyms):
+            synonyms.append(Synonym(name, given, ConfigSource.STATIC_BROKER))
+        is_static = True
+        if setting.broker and name.endswith(setting.name):
+            is_static = setting.broker[0].dynamic is Dynamic.NO
+            synonyms += self._synonyms(setting, setting.name)
+        first = synonyms[0] if synonyms else Synonym(name, None, ConfigSource.DEFAULT)
+        return Entry(
+            name,
+            first.value,
+            first.source,
+            _TYPES[setting.kind.value.upper()],
+            is_static,
             synonyms,
             _sentence(setting.meaning),
         )
@@ -299,6 +330,15 @@ class ConfigValues:
                 except SettingError:
                     continue
         return _text(setting, setting.default), ConfigSource.DEFAULT
+
+
+def _without_secrets(entry: Entry) -> Entry:
+    """A password, and what nobody knows and may be one, is told of without its value, as in Kafka."""
+    is_unknown = entry.type == _UNKNOWN_TYPE and entry.name not in OTHER_BROKER_NAMES
+    if not (is_unknown or entry.type == _TYPES["PASSWORD"] or is_secret(entry.name)):
+        return entry
+    synonyms = [each._replace(value=None) for each in entry.synonyms]
+    return replace(entry, value=None, synonyms=synonyms, sensitive=True, read_only=entry.read_only or is_unknown)
 
 
 def _default(setting: Setting, entry: BrokerName) -> str | None:

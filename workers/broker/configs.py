@@ -124,7 +124,7 @@ def _told(entry: Entry, with_synonyms: bool, with_documentation: bool) -> dict[s
         "value": entry.value,
         "read_only": entry.read_only,
         "config_source": entry.source,
-        "is_sensitive": False,
+        "is_sensitive": entry.sensitive,
         "synonyms": [each._asdict() for each in entry.synonyms] if with_synonyms else [],
         "config_type": entry.type,
         "documentation": entry.documentation if with_documentation else None,

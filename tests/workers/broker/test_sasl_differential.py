@@ -27,7 +27,8 @@ from tests.workers.broker.sasl_client import (
 
 pytestmark = pytest.mark.kafka
 
-DESCRIBE_SCRAM, ALTER_SCRAM, DESCRIBE_CLUSTER, FIND_COORDINATOR = 50, 51, 60, 10
+DESCRIBE_SCRAM, ALTER_SCRAM, DESCRIBE_CLUSTER, FIND_COORDINATOR, DESCRIBE_CONFIGS = 50, 51, 60, 10, 32
+INCREMENTAL_ALTER_CONFIGS = 44
 _PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _SETTINGS = {
@@ -509,6 +510,48 @@ def test_clients_of_each_listener_are_told_its_address(sides: list[Side]) -> Non
                 assert set(told) == {("127.0.0.1", side.ports[listener])}
 
 
+# ---- settings
+
+
+def test_secrets_of_the_settings_are_told_as_at_kafka(sides: list[Side]) -> None:
+    told = []
+    for side in sides:
+        with side.plain() as client:
+            for name in ("of.a.plugin", "listener.name.again.scram-sha-256.sasl.jaas.config"):
+                change = {"name": name, "config_operation": 0, "value": f"{_SCRAM_MODULE} required more=x;"}
+                resources = [{"resource_type": 4, "resource_name": "1", "configs": [change]}]
+                answer = client.ask(INCREMENTAL_ALTER_CONFIGS, 1, {"resources": resources, "validate_only": False})
+                assert [int(each.error_code) for each in answer.responses] == [0]
+            resource = {"resource_type": 4, "resource_name": "1", "configuration_keys": None}
+            body = {"resources": [resource], "include_synonyms": True, "include_documentation": False}
+            (result,) = client.ask(DESCRIBE_CONFIGS, 4, body).results
+            told.append(
+                {
+                    each.name: (
+                        each.value,
+                        each.is_sensitive,
+                        each.read_only,
+                        int(each.config_source),
+                        int(each.config_type),
+                        [(synonym.name, synonym.value, int(synonym.source)) for synonym in each.synonyms],
+                    )
+                    for each in result.configs
+                }
+            )
+    kafka, ours = told
+    assert ours["of.a.plugin"] == kafka["of.a.plugin"]
+    names = [
+        name
+        for name in ours
+        if name.startswith(("listener.name.", "sasl.", "ssl.", "principal.", "connections.max.re"))
+    ]
+    assert len([name for name in names if ours[name][1]]) > 10
+    assert {name: ours[name] for name in names} == {name: kafka[name] for name in names}
+    assert {name for name in kafka if name.startswith("listener.name.")} == {
+        name for name in ours if name.startswith("listener.name.")
+    }
+
+
 # ---- credentials
 
 
@@ -565,7 +608,7 @@ def test_describing_credentials_comes_to_the_same(sides: list[Side], users: list
                     each.user,
                     int(each.error_code),
                     each.error_message,
-                    [(int(info.mechanism), int(info.iterations)) for info in each.credential_infos],
+                    sorted((int(info.mechanism), int(info.iterations)) for info in each.credential_infos),
                 )
                 for each in answer.results
                 if each.user == _USER or users
