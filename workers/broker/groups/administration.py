@@ -112,7 +112,7 @@ def _described(context: Context, version: int, group_id: str) -> dict[str, Any]:
                 "client_id": member.client_id,
                 "client_host": member.client_host,
                 "member_metadata": member.metadata(group.protocol_name) if is_stable else b"",
-                "member_assignment": member.assignment if is_stable else b"",
+                "member_assignment": member.assignment,
             }
             for member in group.members.values()
         ],

@@ -66,7 +66,10 @@ async def _join(context: Context, header: RequestHeader, request: Any) -> JoinAn
     shard.check()
     consumers = shard.consumers.get(request.group_id)
     if consumers is not None and consumers.members:
-        answer: JoinAnswer = await shard.consumers.join(join, consumers, topics_allowed(context, header))
+        try:
+            answer: JoinAnswer = await shard.consumers.join(join, consumers, topics_allowed(context, header))
+        except GroupError as error:
+            answer = JoinAnswer(error.code)  # Kafka does not repeat the id here
         return answer
     ticket: asyncio.Future[JoinAnswer] = context.loop.create_future()
 

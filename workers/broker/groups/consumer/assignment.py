@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from compactd.workers.broker.groups.consumer.java import (
     DEFAULT_CAPACITY,
+    HashTable,
     capacity_of,
     hash_set_capacity,
     int_hash,
-    listed,
     uuid_hash,
 )
 from compactd.workers.broker.groups.consumer.member import Assignment
@@ -51,47 +51,41 @@ Assignor = Callable[[GroupSpec], GroupAssignment]
 class Draft:
     """A member's assignment while it is made: a deep copy in Kafka, with the tables that this has."""
 
-    __slots__ = ("_capacity", "_most", "_sizes", "topics")
+    __slots__ = ("_sets", "_topics")
 
     def __init__(self, before: Assignment) -> None:
-        self.topics: dict[uuid.UUID, dict[int, None]] = {each: dict.fromkeys(before[each]) for each in before}
-        self._capacity = capacity_of(len(before))
-        self._most = len(before)
-        #: Capacity of each topic's set, and how many it ever had.
-        self._sizes = {each: [hash_set_capacity(len(before[each])), len(before[each])] for each in before}
+        self._topics = HashTable(uuid_hash, capacity_of(len(before)))
+        self._sets: dict[uuid.UUID, tuple[HashTable[int], set[int]]] = {}
+        for topic_id, partitions in before.items():
+            self._topics.put(topic_id)
+            table = HashTable(int_hash, hash_set_capacity(len(partitions)))
+            for partition in partitions:
+                table.put(partition)
+            self._sets[topic_id] = (table, set(partitions))
 
-    def add(self, topic_id: uuid.UUID, partition: int) -> None:
-        """A partition more."""
-        found = self.topics.get(topic_id)
+    def add(self, topic_id: uuid.UUID, partition: int, capacity: int = DEFAULT_CAPACITY) -> None:
+        """A partition more; `capacity`: of the topic's set, if there is none."""
+        found = self._sets.get(topic_id)
         if found is None:
-            found = self.topics[topic_id] = {}
-            self._sizes[topic_id] = [DEFAULT_CAPACITY, 0]
-            self._most = max(self._most, len(self.topics))
-        found[partition] = None
-        sizes = self._sizes[topic_id]
-        sizes[1] = max(sizes[1], len(found))
+            self._topics.compute(topic_id)
+            found = self._sets[topic_id] = (HashTable(int_hash, capacity), set())
+        found[0].put(partition)
+        found[1].add(partition)
 
     def remove(self, topic_id: uuid.UUID, partition: int) -> None:
         """A partition less."""
-        found = self.topics.get(topic_id)
+        found = self._sets.get(topic_id)
         if found is not None:
-            found.pop(partition, None)
-            if not found:
+            found[0].remove(partition)
+            found[1].discard(partition)
+            if not found[1]:
                 self.drop(topic_id)
 
     def drop(self, topic_id: uuid.UUID) -> None:
         """A topic less."""
-        self.topics.pop(topic_id, None)
+        self._topics.remove(topic_id)
+        self._sets.pop(topic_id, None)
 
     def finished(self) -> Assignment:
         """As Java lists it."""
-        return {
-            topic_id: tuple(listed(self.topics[topic_id], int_hash, _grown(*self._sizes[topic_id])))
-            for topic_id in listed(self.topics, uuid_hash, _grown(self._capacity, self._most))
-        }
-
-
-def _grown(capacity: int, most: int) -> int:
-    while most > capacity * 3 // 4:
-        capacity *= 2
-    return capacity
+        return {topic_id: tuple(self._sets[topic_id][0].listed()) for topic_id in self._topics.listed()}

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Sequence
 
 from compactd.workers.broker.groups.consumer.assignment import Draft, GroupAssignment, GroupSpec
+from compactd.workers.broker.groups.consumer.java import capacity_of
 
 _MOST_ROUNDS = 16
 _NOBODY = -1
@@ -123,7 +124,9 @@ class _Builder:
             self._drafts[giver].remove(topic_id, partition)
             self._changed[giver] = True
             self._sizes[giver] -= 1
-        self._drafts[taker].add(topic_id, partition)
+        subscribers = len(self._subscribers[topic_id])
+        expected = (len(self._owners[topic_id]) + subscribers - 1) // subscribers
+        self._drafts[taker].add(topic_id, partition, capacity_of(int(expected / 0.75 + 1)))
         self._changed[taker] = True
         self._sizes[taker] += 1
         self._owners[topic_id][partition] = taker

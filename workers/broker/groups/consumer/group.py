@@ -15,11 +15,7 @@ from compactd.storage.records.varint import MalformedError
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.groups.consumer import changes
 from compactd.workers.broker.groups.consumer.changes import Change, ResolvedRegex
-from compactd.workers.broker.groups.consumer.java import (
-    TimelineMap,
-    copied_capacity,
-    listed,
-)
+from compactd.workers.broker.groups.consumer.java import HashTable, TimelineMap, copied_capacity
 from compactd.workers.broker.groups.consumer.member import LEAVING, Assignment, ConsumerMember, Owned
 from compactd.workers.broker.groups.member import NEVER, GroupError
 from compactd.workers.broker.transactions.java_order import string_hash
@@ -188,13 +184,18 @@ class ConsumerGroup:
     def preferred_assignor_with(self, old: ConsumerMember | None, new: ConsumerMember | None) -> str | None:
         """With one member in place of another."""
         counts = dict(self.assignors)
-        order = listed(self.assignors.listed(), string_hash, copied_capacity(len(counts)))
+        table = HashTable(string_hash, copied_capacity(len(counts)))
+        for name in self.assignors.listed():
+            table.put(name)
         for member, step in ((old, -1), (new, 1)):
-            if member is not None and member.assignor is not None:
-                counts[member.assignor] = counts.get(member.assignor, 0) + step
-                if member.assignor not in order:
-                    order = listed([*order, member.assignor], string_hash, copied_capacity(len(self.assignors)))
-        return _most(counts, order)
+            if member is None or member.assignor is None:
+                continue
+            counts[member.assignor] = counts.get(member.assignor, 0) + step
+            if counts[member.assignor] > 0:
+                table.compute(member.assignor)
+            else:
+                table.remove(member.assignor)
+        return _most(counts, table.listed())
 
     # ---- changes
 

@@ -12,6 +12,7 @@ from compactd.workers.broker.decoding import milliseconds
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.groups.consumer.group import ConsumerGroup
 from compactd.workers.broker.groups.consumer.heartbeat import Heartbeat, answer_rows, check
+from compactd.workers.broker.groups.consumer.java import HashTable, uuid_hash
 from compactd.workers.broker.groups.consumer.member import ConsumerMember
 from compactd.workers.broker.groups.consumer.topics import Topics
 from compactd.workers.broker.groups.coordinator import GroupCoordinator
@@ -146,9 +147,12 @@ def _described(context: Context, group_id: str) -> dict[str, Any]:
 
 def _member(topics: Topics, group: ConsumerGroup, member: ConsumerMember) -> dict[str, Any]:
     has: dict[uuid.UUID, list[int]] = {}
+    table = HashTable(uuid_hash)
     for owned in (member.assigned, member.revoking):
         for topic_id, partitions in owned.items():
+            table.compute(topic_id)
             has.setdefault(topic_id, []).extend(partitions)
+    has = {topic_id: has[topic_id] for topic_id in table.listed()}
     return {
         "member_id": member.member_id,
         "instance_id": member.instance_id,

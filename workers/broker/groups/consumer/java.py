@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from compactd.workers.broker.transactions.java_order import string_hash
 
@@ -49,18 +49,55 @@ def hash_set_capacity(count: int) -> int:
     return capacity_of(max(int(count / 0.75) + 1, DEFAULT_CAPACITY))
 
 
+class HashTable(Generic[K]):
+    """The keys of a HashMap or HashSet, to know in which order it lists them."""
+
+    __slots__ = ("_capacity", "_first", "_hash_of", "_last", "_ranks")
+
+    def __init__(self, hash_of: Callable[[K], int], capacity: int = DEFAULT_CAPACITY) -> None:
+        self._hash_of = hash_of
+        self._capacity = capacity
+        #: Places within a bucket.
+        self._ranks: dict[K, int] = {}
+        self._first = self._last = 0
+
+    def put(self, key: K) -> None:
+        """`put`, `add`: at the end of its bucket."""
+        if key not in self._ranks:
+            self._last += 1
+            self._ranks[key] = self._last
+            if len(self._ranks) > self._capacity * 3 // 4:
+                self._capacity *= 2
+
+    def compute(self, key: K) -> None:
+        """`computeIfAbsent`, `compute`, `merge`: in front of its bucket, and the table grows later."""
+        if key not in self._ranks:
+            if len(self._ranks) > self._capacity * 3 // 4:
+                self._capacity *= 2
+            self._first -= 1
+            self._ranks[key] = self._first
+
+    def remove(self, key: K) -> None:
+        """The table stays as large as it is."""
+        self._ranks.pop(key, None)
+
+    def listed(self) -> list[K]:
+        """Bucket by bucket."""
+        mask = self._capacity - 1
+
+        def place(key: K) -> tuple[int, int]:
+            value = self._hash_of(key)
+            return (value ^ value >> 16) & mask, self._ranks[key]
+
+        return sorted(self._ranks, key=place)
+
+
 def listed(keys: Iterable[K], hash_of: Callable[[K], int], capacity: int = DEFAULT_CAPACITY) -> list[K]:
-    """Different keys, inserted in this order into a HashMap of this capacity, as it lists them."""
-    found = list(keys)
-    while len(found) > capacity * 3 // 4:
-        capacity *= 2
-    mask = capacity - 1
-
-    def bucket(key: K) -> int:
-        value = hash_of(key)
-        return (value ^ value >> 16) & mask
-
-    return sorted(found, key=bucket)
+    """Different keys, put in this order into a HashMap of this capacity, as it lists them."""
+    table = HashTable(hash_of, capacity)
+    for key in keys:
+        table.put(key)
+    return table.listed()
 
 
 def hash_map(items: Mapping[K, V], hash_of: Callable[[K], int], capacity: int = DEFAULT_CAPACITY) -> dict[K, V]:

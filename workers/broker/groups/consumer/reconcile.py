@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.groups.consumer.java import (
     DEFAULT_CAPACITY,
+    HashTable,
     copied_capacity,
     hash_map,
     int_hash,
@@ -76,9 +77,13 @@ class Step:
         else:
             kept = {topic_id: each for topic_id, each in member.assigned.items() if topic_id in self.subscribed}
             merged: dict[uuid.UUID, Mapping[int, int]] = dict(member.revoking)
+            table = HashTable(uuid_hash, copied_capacity(len(member.revoking)))
+            for topic_id in member.revoking:
+                table.put(topic_id)
             for topic_id, epochs in dropped.items():
+                table.compute(topic_id)
                 merged[topic_id] = hash_map({**merged.get(topic_id, {}), **epochs}, int_hash)
-            revoking = hash_map(merged, uuid_hash, copied_capacity(len(member.revoking)))
+            revoking = {topic_id: merged[topic_id] for topic_id in table.listed()}
         if revoking and self._has(revoking):
             return member.moved_to(member.epoch, MemberState.UNREVOKED, kept, revoking)
         return member.moved_to(member.epoch, member.state, kept)
@@ -105,12 +110,16 @@ class Step:
                 adding[topic_id] = free
         if revoking and self._has(revoking):
             return member.moved_to(epoch, MemberState.UNREVOKED, _ordered(kept), _ordered(revoking))
-        for topic_id, partitions in adding.items():
+        table = HashTable(uuid_hash)
+        for topic_id in kept:
+            table.put(topic_id)
+        for topic_id, partitions in hash_map(adding, uuid_hash).items():
+            table.compute(topic_id)
             size = copied_capacity(len(member.assigned.get(topic_id, {}))) if topic_id in kept else DEFAULT_CAPACITY
             both = kept.get(topic_id, {}) | dict.fromkeys(partitions, self.target_epoch)
             kept[topic_id] = hash_map(both, int_hash, size)
         state = MemberState.UNRELEASED if is_waiting else MemberState.STABLE
-        return member.moved_to(self.target_epoch, state, _ordered(kept), {})
+        return member.moved_to(self.target_epoch, state, {topic_id: kept[topic_id] for topic_id in table.listed()}, {})
 
     def _topics(self, member: ConsumerMember) -> list[uuid.UUID]:
         size = max(int(len(self.target) / 0.75) + 1, DEFAULT_CAPACITY)
