@@ -27,6 +27,8 @@ SETTINGS: dict[str, object] = {
     "log.cleaner.dedupe.buffer.size": 4 << 20,
     "log.initial.task.delay.ms": 500,
     "offsets.topic.num.partitions": 2,
+    "transaction.state.log.num.partitions": 2,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
     "auto.create.topics.enable": "false",
     "group.initial.rebalance.delay.ms": 0,
     "log.index.size.max.bytes": 65536,

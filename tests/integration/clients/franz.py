@@ -126,7 +126,7 @@ class Franz:
     def read_as_member(
         self, server: Server, topic: str, group: str, count: int, protocol: str = "classic"
     ) -> list[Record]:
-        return _found(self._ask("group", server, topic, group=group, count=count, server=protocol == "consumer"))
+        return _found(self._ask("group", server, topic, group=group, count=count, server_side=protocol == "consumer"))
 
     def transform(self, server: Server, source: str, target: str, group: str, count: int, commit: bool = True) -> int:
         moved: int = self._ask(

@@ -105,7 +105,7 @@ class KafkaPython:
             offsets = {
                 each: kafka.structs.OffsetAndMetadata(consumer.position(each), "", -1) for each in consumer.assignment()
             }
-            producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata())
+            producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
             producer.commit_transaction() if commit else producer.abort_transaction()
             return len(found)
         finally:

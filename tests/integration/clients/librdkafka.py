@@ -127,6 +127,7 @@ class Librdkafka:
             for record in found:
                 producer.produce(target, record.value, record.key, record.partition)
             positions = consumer.position(consumer.assignment())
+            assert producer.flush(SECONDS) == 0  # an abort drops what has not been sent
             producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), SECONDS)
             producer.commit_transaction(SECONDS) if commit else producer.abort_transaction(SECONDS)
             return len(found)

@@ -46,7 +46,7 @@ type request struct {
 	Isolation       string `json:"isolation"`
 	// Groups.
 	Group  string `json:"group"`
-	Server bool   `json:"server"` // KIP-848
+	Server bool   `json:"server_side"` // KIP-848
 	Count  int    `json:"count"`
 	Into   string `json:"into"`
 }
@@ -309,6 +309,10 @@ func transform(ctx context.Context, q *request, answer map[string]any) error {
 		fetches.EachRecord(func(r *kgo.Record) {
 			session.Produce(ctx, &kgo.Record{Topic: q.Into, Partition: r.Partition, Key: r.Key, Value: r.Value}, nil)
 		})
+		// An abort drops what has not been sent.
+		if err := session.Client().Flush(ctx); err != nil {
+			return err
+		}
 		committed, err := session.End(ctx, kgo.TransactionEndTry(q.End == "commit"))
 		if err != nil {
 			return err

@@ -77,7 +77,7 @@ class OracleClient {
             PRODUCERS.put(name, producer);
             if (settings.containsKey("transactional.id")) producer.initTransactions();
         }
-        if (settings.containsKey("transactional.id")) producer.beginTransaction();
+        if (settings.containsKey("transactional.id") && q.path("begin").asBoolean(true)) producer.beginTransaction();
         List<Future<RecordMetadata>> sent = new ArrayList<>();
         for (JsonNode r : q.get("records")) {
             Integer partition = r.has("partition") ? Integer.valueOf(r.get("partition").asInt()) : null;
@@ -165,6 +165,7 @@ class OracleClient {
                 producer.send(new ProducerRecord<>(q.get("into").asText(), r.partition(), r.key(), r.value()));
             Map<TopicPartition, OffsetAndMetadata> offsets = new HashMap<>();
             for (TopicPartition tp : consumer.assignment()) offsets.put(tp, new OffsetAndMetadata(consumer.position(tp)));
+            producer.flush();  // an abort drops what has not been sent
             producer.sendOffsetsToTransaction(offsets, consumer.groupMetadata());
             if (q.get("end").asText().equals("commit")) producer.commitTransaction();
             else producer.abortTransaction();
