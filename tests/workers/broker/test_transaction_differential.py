@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from compactd.storage.metadata.transactions import decode_transaction_record
 from compactd.storage.records.batch import iter_batches
+from compactd.workers.broker.transactions.coordinator import TransactionCoordinator
 from tests.oracle.broker import Broker
 from tests.workers.broker.batches import batch
 from tests.workers.broker.catalogue_harness import CatalogueBroker
@@ -55,6 +57,11 @@ class Transactions(Script):
         body = {"transactional_id": name, "transaction_timeout": timeout, **more}
         answer = self.ask(f"init {name} {timeout} {list(more)}", INIT, version, body)
         return answer.producer_id, answer.producer_epoch
+
+    def ids(self, name: str) -> tuple[int, int]:
+        """Of its producer now."""
+        found = self.client.ask(DESCRIBE, 0, {"transactional_ids": [name]}).transaction_states[0]
+        return found.producer_id, found.producer_epoch
 
     def add(self, name: str, producer: tuple[int, int], *partitions: tuple[str, int], version: int = 3) -> None:
         topics: dict[str, list[int]] = {}
@@ -456,6 +463,36 @@ def kafka(oracle_classpath: str, tmp_path_factory: pytest.TempPathFactory) -> It
         yield broker
 
 
+def worn_out(script: Transactions) -> None:
+    """Ids at their last epochs, of either kind of client."""
+    for name in ("old", "older", "new", "newer", "idle", "open"):
+        script.describe(name)
+    had = {name: script.ids(name) for name in ("old", "older", "new", "newer", "idle", "open")}
+    # 32764: one more for the client, and the last two for the coordinator.
+    for _ in range(4):
+        had["old"] = script.init("old")
+    script.init("older", producer_id=had["older"][0], producer_epoch=had["older"][1])
+    for _ in range(3):
+        had["older"] = script.init("older", producer_id=script.ids("older")[0], producer_epoch=script.ids("older")[1])
+    for turn in range(4):
+        script.write("new", had["new"], topic="t", version=12)
+        before, had["new"] = had["new"], script.end("new", had["new"], turn % 2 == 0, 5)
+        script.end("new", before, turn % 2 == 0, 5)
+        script.end("new", before, turn % 2 == 1, 5)
+    for _ in range(4):
+        before, had["newer"] = had["newer"], script.end("newer", had["newer"], False, 5)
+        script.end("newer", before, False, 5)
+    had["idle"] = script.init("idle")
+    script.write("idle", had["idle"], topic="t", partition=1, version=12)
+    script.init("idle")
+    script.settled("idle")
+    had["idle"] = script.init("idle")
+    script.write("idle", had["idle"], topic="t", partition=1, version=12)
+    for version in (3, 5):
+        script.end("open", had["open"], True, version)
+    script.logs(("t", 0), ("t", 1), *((_STATE_TOPIC, number) for number in range(3)))
+
+
 def test_we_do_transactions_as_kafka_does(kafka: Broker, log_dir: Path) -> None:
     with RawClient(int(kafka.bootstrap.split(":")[1])) as client:
         is_ready(client)
@@ -467,6 +504,11 @@ def test_we_do_transactions_as_kafka_does(kafka: Broker, log_dir: Path) -> None:
         ours = Transactions(client)
         for run in SCRIPTS:
             run(ours)
+    compare(theirs, ours)
+
+
+def compare(theirs: Transactions, ours: Transactions) -> None:
+    """Answer by answer."""
     assert len(theirs.log) == len(ours.log)
     differences = [
         f"{label}{_difference(expected, found)}"
@@ -474,3 +516,39 @@ def test_we_do_transactions_as_kafka_does(kafka: Broker, log_dir: Path) -> None:
         if expected != found
     ]
     assert not differences, "\n".join(differences)
+
+
+def test_we_wear_out_epochs_as_kafka_does(oracle_classpath: str, log_dir: Path, tmp_path: Path) -> None:
+    """Both go on with the same log dir, in which ids are at their last epochs."""
+    with CatalogueBroker([log_dir], SETTINGS) as broker, broker.connect() as client:
+        is_ready(client)
+        script = Transactions(client)
+
+        def wear(context: Any) -> None:
+            for shard in context.part(TransactionCoordinator):
+                for each in shard.by_id.values():
+                    each.epoch = 32_763
+
+        names = ("old", "older", "new", "newer", "idle", "open")
+        for name in names:
+            script.init(name)
+        broker.in_loop(wear)
+        for name in names:
+            assert script.init(name)[1] == 32_764
+        opened = script.ids("open")
+        script.add("open", opened, ("t", 0))
+        script.write("open", opened)
+    copy = tmp_path / "copy"
+    shutil.copytree(log_dir, copy)
+    with (
+        Broker(oracle_classpath, tmp_path / "home", [copy], SETTINGS) as kafka,
+        RawClient(int(kafka.bootstrap.split(":")[1])) as client,
+    ):
+        is_ready(client)
+        theirs = Transactions(client)
+        worn_out(theirs)
+    with CatalogueBroker([log_dir], SETTINGS, clean=False) as broker, broker.connect() as client:
+        is_ready(client)
+        ours = Transactions(client)
+        worn_out(ours)
+    compare(theirs, ours)
