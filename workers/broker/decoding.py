@@ -10,6 +10,7 @@ tags are passed over, and times are kept within what a timedelta holds. Bytes af
 from __future__ import annotations
 
 import struct
+import threading
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,22 @@ from typing import Any
 
 from compactd.workers.broker.layout import FieldLayout, layout_of
 from compactd.workers.broker.schemas import Schema
+
+#: Elements that all arrays of one message may have together. No client comes near it, and more would take much memory and
+#: time: Kafka gives up for want of memory there.
+MOST_ELEMENTS = 1_000_000
+
+#: Partitions that one Produce or Fetch may name: as many as a whole cluster of brokers has.
+MOST_PARTITIONS = 100_000
+
+
+class _Budget(threading.local):
+    """Elements that the message which a thread reads may still have."""
+
+    left = MOST_ELEMENTS
+
+
+_BUDGET = _Budget()
 
 #: Reads a value at a position; returns it with the position behind it.
 Read = Callable[[memoryview, int], tuple[Any, int]]
@@ -29,6 +46,7 @@ class MalformedRequestError(Exception):
 
 def decode(cls: Schema, data: bytes | memoryview) -> Any:
     """An instance of the class. MalformedRequestError."""
+    _BUDGET.left = MOST_ELEMENTS
     try:
         return _struct_reader(cls)(memoryview(data), 0)[0]
     except (struct.error, IndexError, ValueError) as error:
@@ -142,6 +160,9 @@ def _array_reader(each: Read, flexible: bool, nullable: bool) -> Read:
         # Every element has a byte at least: what claims more elements than bytes is refused before it is made room for.
         if count > len(data) - position:
             raise ValueError(f"an array of {count} elements in {len(data) - position} bytes")
+        _BUDGET.left -= count
+        if _BUDGET.left < 0:
+            raise ValueError(f"more than {MOST_ELEMENTS} elements")
         values = []
         for _ in range(count):
             value, position = each(data, position)

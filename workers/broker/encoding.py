@@ -35,6 +35,12 @@ def encode(cls: Schema, value: Any, into: bytearray | None = None) -> bytearray:
     return out
 
 
+class Written(bytes):
+    """A struct that is written already, for the version of the message that it goes into."""
+
+    __slots__ = ()
+
+
 @cache
 def _struct_writer(cls: Schema) -> Write:
     layout = layout_of(cls)
@@ -47,6 +53,9 @@ def _struct_writer(cls: Schema) -> Write:
     names = frozenset(field.name for field in layout.fields)
 
     def write(out: bytearray, value: Any) -> None:
+        if type(value) is Written:
+            out += value
+            return
         get: Callable[[str, Any], Any]
         if isinstance(value, Mapping):
             get = value.get

@@ -37,6 +37,8 @@ _MOST_FILES = 200
 _PROBE_EVERY = 128 << 10
 _READ_AHEAD = 1 << 20
 _INT_MAX = (1 << 31) - 1
+#: More partitions than this are read, and told of, in a thread.
+_MANY = 1000
 
 
 @handles(FETCH, 4, 18, decoder=decode_fetch)
@@ -53,7 +55,8 @@ async def fetch(context: Context, header: RequestHeader, request: FetchRequest) 
         if header.peer.is_gone:
             reading.close()
             return CLOSE
-    answer = reading.answer()
+    is_long = len(plan.wanted) > _MANY
+    answer = await context.in_thread(reading.answer) if is_long else reading.answer()
     # As Kafka counts it: with four bytes for the size, without the header.
     throttle_ms = quotas.fetched(header, total_size(answer.parts) + 4)
     if throttle_ms:
@@ -103,7 +106,7 @@ class _Reading:
         """Reads all partitions once; whether that is an answer already. Old segments may not be in memory: in a thread."""
         self.close()
         self.denied = self._denied()
-        self.was_in_thread = any(self._is_cold(wanted) for wanted in self.plan.wanted)
+        self.was_in_thread = len(self.plan.wanted) > _MANY or any(map(self._is_cold, self.plan.wanted))
         if self.was_in_thread:
             is_enough = await self.context.in_thread(lambda: self._read_all(warm=True))
         else:

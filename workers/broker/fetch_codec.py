@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from compactd.storage.kernel.interface import AbortedTransaction
 from compactd.storage.reader import Range
-from compactd.workers.broker.decoding import MalformedRequestError, read_uvarint, skip_tags
+from compactd.workers.broker.decoding import MOST_PARTITIONS, MalformedRequestError, read_uvarint, skip_tags
 from compactd.workers.broker.encoding import write_count, write_endpoints, write_string, write_uvarint
 from compactd.workers.broker.requests import Encoded
 
@@ -91,6 +91,7 @@ def _decode(version: int, data: memoryview) -> FetchRequest:
         position += 8
     form = _ASKED[4 if version < 5 else 5 if version < 9 else 9 if version < 12 else 12]
     topics: list[tuple[TopicKey, list[AskedPartition]]] = []
+    named = 0
     count, position = _read_count(data, position, flexible)
     for _ in range(count):
         topic, position = _read_topic(data, position, version)
@@ -109,6 +110,9 @@ def _decode(version: int, data: memoryview) -> FetchRequest:
         if flexible:
             position = position + 1 if data[position] == 0 else skip_tags(data, position)
         topics.append((topic, partitions))
+        named += partition_count
+        if named > MOST_PARTITIONS:
+            raise ValueError(f"more than {MOST_PARTITIONS} partitions")
     forgotten: list[tuple[TopicKey, list[int]]] = []
     if version >= 7:
         count, position = _read_count(data, position, flexible)
@@ -153,7 +157,7 @@ def _read_count(data: memoryview, position: int, flexible: bool) -> tuple[int, i
         count -= 1
     else:
         (count,), position = _INT32.unpack_from(data, position), position + 4
-    if not 0 <= count <= len(data) - position:
+    if not 0 <= count <= min(len(data) - position, MOST_PARTITIONS):
         raise ValueError(f"an array of {count} elements in {len(data) - position} bytes")
     return count, position
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 from compactd.config.errors import CompactdError
 from compactd.storage.names import is_topic_name
 from compactd.workers.broker.api_keys import METADATA
 from compactd.workers.broker.context import Context
+from compactd.workers.broker.encoding import Written, encode
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.image import INTERNAL_TOPICS, Topic
+from compactd.workers.broker.layout import layout_of
 from compactd.workers.broker.requests import RequestHeader, handles
+from compactd.workers.broker.schemas import response_class
 from compactd.workers.broker.security.authorizer import NOT_ASKED, Authorizer, Operation, Resource
 from compactd.workers.catalogue_messages import CreateTopics, NewTopic, TopicResults
 from compactd.workers.messages import CataloguePartition
@@ -22,6 +27,8 @@ _LOGGER = logging.getLogger(__name__)
 
 #: From this version on clients know that a leader may not have the listener that they came by (KIP-103).
 _WITH_LISTENERS = 6
+#: So many topics are described before others get a turn.
+_AT_ONCE = 50
 
 
 @handles(METADATA, 0, 13)
@@ -31,11 +38,12 @@ async def metadata(context: Context, header: RequestHeader, request: Any) -> dic
     authorizer = context.part(Authorizer)
     asked = request.topics
     if asked is None or (version == 0 and not asked):
-        topics = [
-            _described(context, header, topic, request)
-            for topic in context.image
-            if authorizer.allows(header, Operation.DESCRIBE, Resource.TOPIC, topic.name, log=False)
-        ]
+        topics: list[dict[str, Any] | Written] = []
+        for number, topic in enumerate(context.image):
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+            if authorizer.allows(header, Operation.DESCRIBE, Resource.TOPIC, topic.name, log=False):
+                topics.append(_described(context, header, topic, request))
     elif 10 <= version <= 11 and any(each.topic_id is not None or each.name is None for each in asked):
         return _refused(asked)
     elif any(getattr(each, "topic_id", None) is not None for each in asked):
@@ -76,7 +84,7 @@ def _refused(asked: Iterable[Any]) -> dict[str, Any]:
 
 async def _by_name(
     context: Context, header: RequestHeader, names: Sequence[str | None], request: Any
-) -> list[dict[str, Any]]:
+) -> list[dict[str, Any] | Written]:
     authorizer = context.part(Authorizer)
     wanted = list(dict.fromkeys(name or "" for name in names))
     # Whether a topic exists that somebody may not look at is not told.
@@ -93,7 +101,7 @@ async def _by_name(
         ]
         if creatable:
             await create_topics(context, creatable)
-    found = []
+    found: list[dict[str, Any] | Written] = []
     for name in wanted:
         topic = context.image.topic(name)
         if name in denied:
@@ -120,7 +128,7 @@ async def create_topics(context: Context, names: Sequence[str]) -> None:
             _LOGGER.warning("%s could not be created for a client: %s", result.name, result.message)
 
 
-def _by_id(context: Context, header: RequestHeader, topic_id: uuid.UUID, request: Any) -> dict[str, Any]:
+def _by_id(context: Context, header: RequestHeader, topic_id: uuid.UUID, request: Any) -> dict[str, Any] | Written:
     topic = context.image.topic_of_id(topic_id)
     if topic is None:
         return _missing(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
@@ -147,17 +155,53 @@ def _operations(context: Context, header: RequestHeader, name: str, request: Any
     return context.part(Authorizer).operations(header, Resource.TOPIC, name)
 
 
-def _described(context: Context, header: RequestHeader, topic: Topic, request: Any) -> dict[str, Any]:
+class _Written:
+    """Topics as they were written into answers: most clients ask for the same, and for many at once."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        #: By version and listener, then by name.
+        self._topics: dict[tuple[int, str], dict[str, tuple[Topic, Written]]] = {}
+        self._state: tuple[object, ...] = ()
+
+    def of(self, topic: Topic, version: int, listener: str) -> Written:
+        """The topic in an answer of this version, without authorized operations."""
+        context = self._context
+        state = (context.image.nodes, context.image.nodes_at(listener), frozenset(context.partitions.offline_log_dirs))
+        if state != self._state:
+            self._topics.clear()
+            self._state = state
+        known = self._topics.setdefault((version, listener), {})
+        found = known.get(topic.name)
+        if found is None or found[0] is not topic:
+            if len(known) > 2 * len(context.image.topics) + 100:
+                known.clear()
+            described = _plain(context, topic, version, listener)
+            found = known[topic.name] = topic, Written(encode(_topic_class(version), described))
+        return found[1]
+
+
+@cache
+def _topic_class(version: int) -> Any:
+    fields = layout_of(response_class(METADATA, version)).fields
+    return next(field.struct for field in fields if field.name == "topics")
+
+
+def _described(context: Context, header: RequestHeader, topic: Topic, request: Any) -> dict[str, Any] | Written:
+    operations = _operations(context, header, topic.name, request)
+    if operations == NOT_ASKED:
+        return context.part(_Written).of(topic, header.version, header.peer.listener)
+    return _plain(context, topic, header.version, header.peer.listener, operations)
+
+
+def _plain(context: Context, topic: Topic, version: int, listener: str, operations: int = NOT_ASKED) -> dict[str, Any]:
     return {
         "error_code": ErrorCode.NONE,
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
-        "partitions": [
-            describe_partition(context, each, header.peer.listener, header.version)
-            for each in topic.partitions.values()
-        ],
-        "topic_authorized_operations": _operations(context, header, topic.name, request),
+        "partitions": [describe_partition(context, each, listener, version) for each in topic.partitions.values()],
+        "topic_authorized_operations": operations,
     }
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from compactd.workers.broker.decoding import MalformedRequestError, read_uvarint, skip_tags
+from compactd.workers.broker.decoding import MOST_PARTITIONS, MalformedRequestError, read_uvarint, skip_tags
 from compactd.workers.broker.encoding import write_count, write_endpoints, write_string
 
 _FIRST_FLEXIBLE = 9
@@ -87,6 +87,7 @@ def _decode_flexible(version: int, data: memoryview) -> ProduceRequest:
     acks, timeout = _ACKS.unpack_from(data, position)
     count, position = read_uvarint(data, position + _ACKS.size)
     topics = []
+    named = 0
     for _ in range(_checked(count - 1, data, position)):
         name, topic_id = "", None
         if version >= _FIRST_TOPIC_IDS:
@@ -113,6 +114,9 @@ def _decode_flexible(version: int, data: memoryview) -> ProduceRequest:
             partitions.append(ProducedPartition(index, records))
         position = position + 1 if data[position] == 0 else skip_tags(data, position)
         topics.append(ProducedTopic(name, topic_id, partitions))
+        named += len(partitions)
+        if named > MOST_PARTITIONS:
+            raise ValueError(f"more than {MOST_PARTITIONS} partitions")
     skip_tags(data, position)
     return ProduceRequest(transactional_id, acks, timeout, topics)
 
@@ -127,6 +131,7 @@ def _decode_legacy(data: memoryview) -> ProduceRequest:
     (count,) = _INT32.unpack_from(data, position)
     position += 4
     topics = []
+    named = 0
     for _ in range(_checked(count, data, position)):
         (size,) = _INT16.unpack_from(data, position)
         name, position = _text(data, position + 2, size)
@@ -144,6 +149,9 @@ def _decode_legacy(data: memoryview) -> ProduceRequest:
                     raise ValueError("records reach over the end")
             partitions.append(ProducedPartition(index, records))
         topics.append(ProducedTopic(name, None, partitions))
+        named += len(partitions)
+        if named > MOST_PARTITIONS:
+            raise ValueError(f"more than {MOST_PARTITIONS} partitions")
     return ProduceRequest(transactional_id, acks, timeout, topics)
 
 
@@ -159,7 +167,7 @@ def _text(data: memoryview, position: int, size: int) -> tuple[str, int]:
 def _checked(count: int, data: memoryview, position: int) -> int:
     if count < 0:
         raise ValueError("an array that cannot be null is null")
-    if count > len(data) - position:
+    if count > min(len(data) - position, MOST_PARTITIONS):
         raise ValueError(f"an array of {count} elements in {len(data) - position} bytes")
     return count
 

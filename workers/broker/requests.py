@@ -15,13 +15,14 @@ ApiVersions announces what is registered, nothing else.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import logging
 import struct
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from compactd.workers.broker.decoding import MalformedRequestError, decode, skip_tags
 from compactd.workers.broker.encoding import encode
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from compactd.workers.broker.context import Context
 
 _LOGGER = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 #: Modules with handlers, imported when a broker starts.
 HANDLER_MODULES = (
@@ -47,6 +49,9 @@ HANDLER_MODULES = (
     "delete_records",
     "describe_log_dirs",
     "alter_replica_log_dirs",
+    "reassignments",
+    "describe_quorum",
+    "update_features",
     "topics",
     "configs",
     "init_producer_id",
@@ -229,6 +234,10 @@ def load_handlers() -> Registry:
 
 # ---- from frame to answer
 
+#: Requests of more bytes are read, and answers of longer lists are written, in a thread.
+_LARGE_REQUEST = 64 << 10
+_LONG_LIST = 500
+
 _HEADER = struct.Struct(">hhih")
 
 
@@ -257,6 +266,20 @@ def parse_header(frame: memoryview, peer: Peer) -> tuple[RequestHeader, int]:
     return RequestHeader(api_key, version, correlation_id, client_id, peer, len(frame)), position
 
 
+class _LongWork:
+    """Reading and writing what takes more than a few milliseconds: in a thread, one piece at a time, so that everybody else
+    is served meanwhile."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._lock = asyncio.Lock()
+
+    async def run(self, work: Callable[[], _T]) -> _T:
+        """What it returns or raises."""
+        async with self._lock:
+            return await self._context.in_thread(work)
+
+
 async def answer(context: Context, frame: memoryview, peer: Peer) -> Encoded | _Close | None:
     """Serves one frame. MalformedRequestError: close the connection."""
     header, position = parse_header(frame, peer)
@@ -266,6 +289,8 @@ async def answer(context: Context, frame: memoryview, peer: Peer) -> Encoded | _
         request = None  # ApiVersions of a version to come: its body is not looked at
     elif api.decoder is not None:
         request = api.decoder(header.version, body)
+    elif len(body) > _LARGE_REQUEST:
+        request = await context.part(_LongWork).run(lambda: decode(request_class(header.api_key, header.version), body))
     else:
         request = decode(request_class(header.api_key, header.version), body)
     quotas = context.part(ClientQuotas)
@@ -275,6 +300,8 @@ async def answer(context: Context, frame: memoryview, peer: Peer) -> Encoded | _
             throttle_ms = quotas.answered(header, result.get("throttle_time", 0))
             if throttle_ms and _tells_throttling(header.api_key, api.max_version):
                 result["throttle_time"] = throttle_ms
+            if any(type(value) is list and len(value) > _LONG_LIST for value in result.values()):
+                return await context.part(_LongWork).run(lambda: encode_answer(header, result))
         return encode_answer(header, result)
     except MalformedRequestError:
         raise
