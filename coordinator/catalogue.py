@@ -22,6 +22,7 @@ from compactd.coordinator.adoption import Identity, check_log, identify, settle,
 from compactd.coordinator.client_rules import acls_of, credentials_of, quotas_of
 from compactd.coordinator.config_changes import plan_alter
 from compactd.coordinator.credential_changes import plan_credentials
+from compactd.coordinator.feature_changes import plan_features
 from compactd.coordinator.interfaces import CatalogueOutcome, CatalogueSetup, Settings
 from compactd.coordinator.mutation_quotas import Charge, MutationQuotas
 from compactd.coordinator.placement import LogDirLoad, place, worker_of
@@ -45,6 +46,7 @@ from compactd.workers.catalogue_messages import (
     MoveReplica,
     MoveResult,
     MoveResults,
+    PreferLogDirs,
     ProducerIdBlock,
     ResourceResults,
     ResourceType,
@@ -54,6 +56,7 @@ from compactd.workers.catalogue_messages import (
     to_raw,
 )
 from compactd.workers.credential_messages import AlterCredentials, CredentialResults
+from compactd.workers.feature_messages import QuorumState, UpdateFeatures
 from compactd.workers.messages import CataloguePartition, CatalogueTopic, CatalogueUpdate, Endpoint
 from compactd.workers.quota_messages import AlterClientQuotas, QuotaResults
 
@@ -66,6 +69,8 @@ PRODUCER_ID_BLOCK = 1000
 _BATCH_RECORDS = 10_000
 
 _CORDONED = "cordoned.log.dirs"
+#: Wishes for partitions that are never made must not fill the memory.
+_MOST_PREFERENCES = 100_000
 _PLAINTEXT = "PLAINTEXT"
 
 Nodes = tuple[tuple[int, str, int], ...]
@@ -95,6 +100,8 @@ class Catalogue:
         self._image = loaded.image
         #: (topic id, partition) to the id of the log dir that holds it, or is to hold it.
         self._places = places
+        #: Where partitions were wanted that are not there yet: (topic, partition) to a log dir's id.
+        self._preferred: dict[tuple[str, int], str] = {}
         #: Log dirs that failed since the start.
         self._failed: set[str] = set()
         self._mutations = MutationQuotas(setup.settings, setup.clock)
@@ -212,6 +219,9 @@ class Catalogue:
             "create_acls": self._create_acls,
             "delete_acls": self._delete_acls,
             "alter_client_quotas": self._alter_client_quotas,
+            "prefer_log_dirs": self._prefer_log_dirs,
+            "update_features": self._update_features,
+            "describe_quorum": self._describe_quorum,
         }
         return operations[operation](arguments)
 
@@ -348,7 +358,10 @@ class Catalogue:
 
     def _carry_out(self, plan: Plan, charge: Charge) -> tuple[Struct, CatalogueUpdate | None]:
         results = TopicResults(results=tuple(plan.results), throttle_ms=charge.throttle_ms)
-        return results, self._commit(plan.records, plan.places)
+        update = self._commit(plan.records, plan.places)
+        for place_ in plan.places:
+            self._preferred.pop((self._image.names.get(place_.topic_id, ""), place_.partition), None)
+        return results, update
 
     def _alter_client_quotas(self, request: AlterClientQuotas) -> tuple[Struct, CatalogueUpdate | None]:
         plan = plan_quotas(request, self._image)
@@ -423,7 +436,32 @@ class Catalogue:
             choose,
             self._inherited,
             *(() if charge is None else (charge.record,)),
+            preferred=self._preference,
         )
+
+    def _preference(self, topic: str, partition: int) -> str | None:
+        directory = self._preferred.get((topic, partition))
+        return None if directory in self._failed else directory
+
+    def _prefer_log_dirs(self, request: PreferLogDirs) -> tuple[Struct, CatalogueUpdate | None]:
+        """Remembered until the partition is made or the daemon stops, as by Kafka's broker."""
+        for wanted in request.partitions:
+            identity = next((each for each in self._identities.values() if each.path == Path(wanted.log_dir)), None)
+            if identity is not None and len(self._preferred) < _MOST_PREFERENCES:
+                self._preferred[wanted.topic, wanted.partition] = identity.directory_id
+        return MoveResults(results=()), None
+
+    def _update_features(self, request: UpdateFeatures) -> tuple[Struct, CatalogueUpdate | None]:
+        plan = plan_features(request, self._image, self.node_id)
+        return plan.result, self._commit(plan.records)
+
+    def _describe_quorum(self, request: Struct) -> tuple[Struct, CatalogueUpdate | None]:
+        voters = [voter for voter in self._image.voters or () if voter["voterId"] == self.node_id]
+        directory = voters[0]["voterDirectoryId"] if voters else ""
+        state = QuorumState(
+            leader_epoch=self._log.last_epoch, log_end_offset=self._log.end_offset, directory_id=directory
+        )
+        return state, None
 
     def _inherited(self, name: str) -> str | None:
         """The dynamic broker setting that stands for a compaction lag which a topic doesn't set itself."""

@@ -65,6 +65,10 @@ def _for_free(partitions: int) -> None:
     """Nobody's quota."""
 
 
+def _no_preference(_topic: str, _partition: int) -> None:
+    """Nobody said where."""
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What planning needs beside the image."""
@@ -79,6 +83,8 @@ class Context:
     inherited: Callable[[str], str | None]
     #: Counts partitions that are made or deleted against a quota; raises PlanError where it is used up.
     charge: Callable[[int], None] = _for_free
+    #: Id of the log dir that a partition, not there yet, was wanted in (AlterReplicaLogDirs); None: nobody said.
+    preferred: Callable[[str, int], str | None] = _no_preference
 
     @property
     def versions(self) -> RecordVersions:
@@ -141,7 +147,7 @@ def _create(topic: NewTopic, context: Context, plan: Plan, colliding: Mapping[st
         raise PlanError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
     configs = _checked_configs(topic, context)
     numbers: Sequence[int] = _assigned(topic, context) if topic.assignments else range(_count(topic, context))
-    directories = _placed(len(numbers), context)
+    directories = _placed(name, numbers, context)
     context.charge(len(numbers))
     topic_id = names.uuid_text(random_id())
     plan.records.append(MetadataRecord(RecordType.TOPIC, {"name": name, "topicId": topic_id}))
@@ -246,15 +252,18 @@ def check_assignment(brokers: Sequence[int], factor: int | None, context: Contex
         raise PlanError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, fault)
 
 
-def _placed(count: int, context: Context) -> list[str]:
-    directories = context.place(count)
+def _placed(topic: str, numbers: Sequence[int], context: Context) -> list[str]:
+    """Log dirs of new partitions: where somebody wanted each before it was there, or else where there is most room."""
+    wanted = [context.preferred(topic, number) for number in numbers]
+    directories = context.place(len(numbers) - sum(each is not None for each in wanted))
     if directories is None:
         text = (
             "Unable to replicate the partition 1 time(s): All brokers are currently fenced, or have all their log "
             "directories cordoned."
         )
         raise PlanError(ErrorCode.INVALID_REPLICATION_FACTOR, text)
-    return directories
+    chosen = iter(directories)
+    return [next(chosen) if each is None else each for each in wanted]
 
 
 def _add_partitions(plan: Plan, topic_id: str, places: Iterable[tuple[int, str]], context: Context) -> None:
@@ -330,7 +339,7 @@ def _grow(topic: MorePartitions, context: Context, plan: Plan) -> TopicResult:
     if added > MAX_RECORDS:
         # Kafka's list of records is full; so is ours, before memory is spent on them.
         raise PlanError(ErrorCode.POLICY_VIOLATION, TOO_LARGE)
-    directories = _placed(added, context)
+    directories = _placed(topic.name, range(present, topic.count), context)
     _add_partitions(plan, found.topic_id, zip(range(present, topic.count), directories, strict=True), context)
     return TopicResult(name=topic.name, topic_id=found.topic_id, num_partitions=topic.count, replication_factor=1)
 

@@ -10,7 +10,7 @@ from enum import IntEnum
 
 import msgspec
 
-from compactd.workers import acl_messages, credential_messages, quota_messages
+from compactd.workers import acl_messages, credential_messages, feature_messages, quota_messages
 from compactd.workers.catalogue_struct import Struct as Struct  # noqa: PLC0414 (others take it from here)
 
 #: Topic id "none", as Kafka writes it.
@@ -43,6 +43,7 @@ class ErrorCode(IntEnum):
     RESOURCE_NOT_FOUND = 91
     DUPLICATE_RESOURCE = 92
     UNACCEPTABLE_CREDENTIAL = 93
+    INVALID_UPDATE_VERSION = 95
     UNKNOWN_TOPIC_ID = 100
 
 
@@ -191,6 +192,20 @@ class AssignLogDirs(Struct, frozen=True):
     moves: tuple[MoveReplica, ...]
 
 
+class Preference(Struct, frozen=True):
+    """A partition that is not there yet, and the log dir (a path) that it is to be made in."""
+
+    topic: str
+    partition: int
+    log_dir: str
+
+
+class PreferLogDirs(Struct, frozen=True):
+    """Remembers where partitions are wanted (AlterReplicaLogDirs of partitions to come). The results are empty."""
+
+    partitions: tuple[Preference, ...]
+
+
 class MoveResult(Struct, frozen=True):
     topic_id: str
     partition: int
@@ -213,8 +228,10 @@ OPERATIONS: dict[str, tuple[type[Struct], type[Struct]]] = {
     "alter_configs": (AlterConfigs, ResourceResults),
     "allocate_producer_ids": (AllocateProducerIds, ProducerIdBlock),
     "assign_log_dirs": (AssignLogDirs, MoveResults),
+    "prefer_log_dirs": (PreferLogDirs, MoveResults),
     **acl_messages.OPERATIONS,
     **credential_messages.OPERATIONS,
+    **feature_messages.OPERATIONS,
     **quota_messages.OPERATIONS,
 }
 

@@ -6,6 +6,7 @@ it is, and that it is done, DescribeLogDirs tells. Naming the dir where a partit
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from compactd.config.errors import CompactdError
@@ -16,6 +17,9 @@ from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.moves import Moves
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
+from compactd.workers.catalogue_messages import MoveResults, Preference, PreferLogDirs
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @handles(ALTER_REPLICA_LOG_DIRS, 1, 2)
@@ -27,10 +31,23 @@ async def alter_replica_log_dirs(context: Context, header: RequestHeader, reques
             wanted.update(((topic.name, number), log_dir.path) for number in topic.partitions)
     allowed = context.part(Authorizer).allows(header, Operation.ALTER, Resource.CLUSTER)
     by_topic: dict[str, list[dict[str, Any]]] = {}
+    to_come: list[Preference] = []
     for (topic_name, number), path in wanted.items():
         error = await _move(context, topic_name, number, path) if allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         by_topic.setdefault(topic_name, []).append({"partition_index": number, "error_code": error})
+        if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            to_come.append(Preference(topic=topic_name, partition=number, log_dir=path))
+    if to_come:
+        await _remember(context, to_come)
     return {"results": [{"topic_name": name, "partitions": rows} for name, rows in by_topic.items()]}
+
+
+async def _remember(context: Context, to_come: list[Preference]) -> None:
+    """Partitions that are not there yet will be made in these dirs, as by Kafka's broker."""
+    try:
+        await context.catalogue.change("prefer_log_dirs", PreferLogDirs(partitions=tuple(to_come)), MoveResults)
+    except (TimeoutError, CompactdError) as error:
+        _LOGGER.warning("where %d partitions are wanted was not noted: %s", len(to_come), error)
 
 
 async def _move(context: Context, topic: str, number: int, path: str) -> ErrorCode:
@@ -42,15 +59,15 @@ async def _move(context: Context, topic: str, number: int, path: str) -> ErrorCo
     offline = context.partitions.offline_log_dirs
     if path in offline:
         return ErrorCode.KAFKA_STORAGE_ERROR
+    cordoned = context.storage.cordoned_log_dirs
+    if path in cordoned or "*" in cordoned:
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT
     partition = context.partitions.get(topic, number)
     if partition is None:
         exists = context.image.partition(topic, number) is not None
         return ErrorCode.REPLICA_NOT_AVAILABLE if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if partition.error:
         return partition.error
-    cordoned = set(context.storage.cordoned_log_dirs)
-    if path != partition.log_dir and (path in cordoned or "*" in cordoned):
-        return ErrorCode.INVALID_REPLICA_ASSIGNMENT
     if path != partition.log_dir and offline:
         # It might lie in the dir that is offline, too: Kafka makes no copy while one is.
         return ErrorCode.KAFKA_STORAGE_ERROR
