@@ -46,7 +46,9 @@ class Phase(Enum):
 class Shard:
     """Belongs to the broker's loop. `prepared` is called with each transaction whose markers are to be written."""
 
-    def __init__(self, context: Context, partition: Partition, prepared: Callable[[Shard, Transaction], object]) -> None:
+    def __init__(
+        self, context: Context, partition: Partition, prepared: Callable[[Shard, Transaction], object]
+    ) -> None:
         self.context = context
         self.partition = partition
         self.number = partition.topic_partition.partition
