@@ -174,6 +174,7 @@ class _Reading:
         result.aborted = None
         if self.is_follower:
             result.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            self._name_leader(name, wanted.number, result)
             return result, False
         if partition.error:
             is_old = self.version <= 5 and partition.error == ErrorCode.KAFKA_STORAGE_ERROR
@@ -182,7 +183,8 @@ class _Reading:
         epoch_error = check_epoch(partition, wanted.leader_epoch)
         if epoch_error:
             result.error = epoch_error
-            self._name_leader(name, wanted.number, result)
+            if epoch_error == ErrorCode.FENCED_LEADER_EPOCH:  # one that knows a later epoch knows more than we do
+                self._name_leader(name, wanted.number, result)
             return result, False
         log = partition.log
         offsets = log.offsets()
@@ -235,7 +237,8 @@ class _Reading:
         leader = None if known is None else self.context.image.leader(known, self.peer.listener)
         if known is not None and leader is not None:
             result.leader = (leader.node_id, known.leader_epoch)
-            self.leaders.add(leader.node_id)
+            if not self.is_follower:  # a follower knows where its leader is
+                self.leaders.add(leader.node_id)
 
     def _diverges(self, partition: Partition, wanted: Wanted, result: FetchedPartition) -> bool:
         """Whether the reader's log has another history than ours (KIP-595); OffsetOutOfRangeError for an unknown epoch."""
