@@ -40,7 +40,8 @@ def plan_credentials(request: AlterCredentials, image: MetadataImage) -> Credent
     deletions: dict[str, CredentialDeletion] = {}
     upsertions: dict[str, CredentialUpsertion] = {}
     is_known = image.features.get(METADATA_VERSION, 0) >= _SCRAM_LEVEL
-    for change in (*request.deletions, *request.upsertions):
+    changes: list[CredentialDeletion | CredentialUpsertion] = [*request.deletions, *request.upsertions]
+    for change in changes:
         user = change.user
         if user in refused:
             continue

@@ -58,7 +58,7 @@ async def alter_user_scram_credentials(context: Context, header: RequestHeader, 
     """Sets and removes credentials. From the answer on the new ones count."""
     deletions = tuple(CredentialDeletion(user=each.name, mechanism=each.mechanism) for each in request.deletions)
     upsertions = tuple(_upsertion(each) for each in request.upsertions)
-    users = dict.fromkeys(each.user for each in (*deletions, *upsertions))
+    users = dict.fromkeys([each.user for each in deletions] + [each.user for each in upsertions])
     if not context.part(Authorizer).allows(header, Operation.ALTER, Resource.CLUSTER):
         error, message = ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed."
         return {"results": [_result(CredentialResult(user=user, error=error, message=message)) for user in users]}
