@@ -22,7 +22,7 @@ from compactd.coordinator.adoption import Identity, check_log, identify, settle,
 from compactd.coordinator.client_rules import acls_of, credentials_of, quotas_of
 from compactd.coordinator.config_changes import plan_alter
 from compactd.coordinator.credential_changes import plan_credentials
-from compactd.coordinator.feature_changes import plan_features
+from compactd.coordinator.feature_changes import plan_features, voters_controls
 from compactd.coordinator.interfaces import CatalogueOutcome, CatalogueSetup, Settings
 from compactd.coordinator.mutation_quotas import Charge, MutationQuotas
 from compactd.coordinator.placement import LogDirLoad, place, worker_of
@@ -32,8 +32,8 @@ from compactd.storage.metadata.delta import MetadataDelta
 from compactd.storage.metadata.image import MetadataImage, Resource, TopicImage
 from compactd.storage.metadata.load import LoadedImage, load_image
 from compactd.storage.metadata.metadata_log import MetadataLog, MetadataLogSettings
-from compactd.storage.metadata.record_types import MetadataRecord, RecordType
-from compactd.storage.metadata.records import read_body, read_frame
+from compactd.storage.metadata.record_types import KRAFT_VERSION, MetadataRecord, RecordType
+from compactd.storage.metadata.records import encode_control_record, read_body, read_frame
 from compactd.storage.metadata.snapshots import write_snapshot
 from compactd.workers.acl_messages import AclDeletions, AclResults, CreateAcls, DeleteAcls
 from compactd.workers.catalogue_messages import (
@@ -273,7 +273,7 @@ class Catalogue:
             broker_configs=self._configs(ResourceType.BROKER, self._image.configs),
             group_configs=self._configs(ResourceType.GROUP, self._image.configs),
             client_metrics=self._configs(ResourceType.CLIENT_METRICS, self._image.configs),
-            features=dict(self._image.features),
+            features=self._features(),
             nodes=self._nodes,
             endpoints=self._endpoints,
             quotas=quotas_of(self._image),
@@ -293,7 +293,7 @@ class Catalogue:
             broker_configs=self._configs(ResourceType.BROKER, changed),
             group_configs=self._configs(ResourceType.GROUP, changed),
             client_metrics=self._configs(ResourceType.CLIENT_METRICS, changed),
-            features=dict(image.features),
+            features=self._features(),
             nodes=self._nodes,
             endpoints=self._endpoints,
             quotas=None if image.quotas is before.quotas else quotas_of(image),
@@ -308,7 +308,7 @@ class Catalogue:
             metadata_offset=self._image.offset - 1,
             cluster_id=self._cluster_id,
             topics=tuple(self._topic(self._image.topics[name]) for name in sorted(topics)),
-            features=dict(self._image.features),
+            features=self._features(),
             nodes=self._nodes,
         )
 
@@ -453,7 +453,29 @@ class Catalogue:
 
     def _update_features(self, request: UpdateFeatures) -> tuple[Struct, CatalogueUpdate | None]:
         plan = plan_features(request, self._image, self.node_id)
-        return plan.result, self._commit(plan.records)
+        update = self._commit(plan.records)
+        if plan.names_voters:
+            self._name_voters()
+            update = msgspec.structs.replace(
+                update or self._told(()), features=self._features(), metadata_offset=self._image.offset - 1
+            )
+        return plan.result, update
+
+    def _name_voters(self) -> None:
+        """kraft.version 1: control records, which are a batch of their own."""
+        metadata_dir = min(self._identities.values(), key=lambda identity: identity.order)
+        host, port = (self._nodes[0][1], self._nodes[0][2]) if self._nodes else ("127.0.0.1", 9092)
+        controls = voters_controls(self._image, self.node_id, metadata_dir.directory_id, host, port)
+        now_ms, delta = self._clock.now_ms(), MetadataDelta(self._image)
+        for name, _, data in controls:
+            delta.control(name, data)
+        self._log.append_controls([encode_control_record(number, 0, data) for _, number, data in controls], now_ms)
+        self._image = delta.apply(self._log.end_offset, self._log.last_epoch, now_ms)
+
+    def _features(self) -> dict[str, int]:
+        """Finalized levels, that of kraft.version where the log names one."""
+        level = self._image.kraft_version
+        return {**self._image.features, **({KRAFT_VERSION: level} if level else {})}
 
     def _describe_quorum(self, request: Struct) -> tuple[Struct, CatalogueUpdate | None]:
         voters = [voter for voter in self._image.voters or () if voter["voterId"] == self.node_id]

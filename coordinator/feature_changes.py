@@ -1,14 +1,14 @@
 """Changing features: from a request and the image to a result and records, nothing written yet.
 
-Checks, their order and texts are those of Kafka 4.4.0's FeatureControlManager, found by asking it. One thing differs: an
-upgrade of kraft.version, which makes the voters part of the log, is refused: they belong to the quorum, which compactd
-takes as it finds it.
+Checks, their order and texts are those of Kafka 4.4.0's FeatureControlManager, found by asking it. kraft.version is not a
+record but control records of the log: the level, and with level 1 the voters, of which this node is the only one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from compactd.coordinator.topic_changes import config_record
 from compactd.storage.metadata.image import BROKER_RESOURCE, MetadataImage
@@ -20,6 +20,7 @@ from compactd.storage.metadata.record_types import (
     MetadataRecord,
     RecordType,
 )
+from compactd.storage.records.control import ControlRecordType
 from compactd.workers.catalogue_messages import ErrorCode
 from compactd.workers.feature_messages import FeaturesResult, FeatureUpdate, UpdateFeatures, UpgradeType
 
@@ -40,6 +41,8 @@ class FeaturePlan:
 
     result: FeaturesResult = field(default_factory=FeaturesResult)
     records: list[MetadataRecord] = field(default_factory=list)
+    #: The voters become part of the log: kraft.version is 1 from now on.
+    names_voters: bool = False
 
 
 def plan_features(request: UpdateFeatures, image: MetadataImage, node_id: int) -> FeaturePlan:
@@ -50,6 +53,7 @@ def plan_features(request: UpdateFeatures, image: MetadataImage, node_id: int) -
     try:
         for update in wanted.values():
             plan.records += _updated(update, image, after, node_id)
+            plan.names_voters |= update.name == KRAFT_VERSION and update.level > image.kraft_version
     except _RefusedError as refusal:
         text = f"The update failed for all features since the following feature had an error: {refusal}"
         return FeaturePlan(FeaturesResult(error=ErrorCode.INVALID_UPDATE_VERSION, message=text))
@@ -85,8 +89,6 @@ def _updated(
     if name == KRAFT_VERSION:
         if level < now:
             raise _invalid(update, "Can't downgrade the version of this feature.")
-        if level > now:
-            raise _invalid(update, "compactd does not change the quorum. Kafka does: start it on these log dirs.")
         return []
     if name == METADATA_VERSION:
         _check_metadata_version(now, update)
@@ -97,6 +99,31 @@ def _updated(
     if name == ELR_VERSION and level > 0:
         return [*_elr_records(image), record]
     return [record]
+
+
+def voters_controls(
+    image: MetadataImage, node_id: int, directory_id: str, host: str, port: int
+) -> list[tuple[str, int, dict[str, Any]]]:
+    """(name, number, data) of the control records of kraft.version 1. The voter is where its registration says, if it has one.
+
+    Kafka goes by the id and the directory of its only voter, and takes up whatever address it has itself.
+    """
+    found = image.controllers.get(node_id)
+    endpoints = [
+        {"name": each["name"], "host": each["host"], "port": each["port"]}
+        for each in (found or {}).get("endPoints", ())
+    ] or [{"name": "CONTROLLER", "host": host, "port": port}]
+    low, high = SUPPORTED_FEATURES[KRAFT_VERSION]
+    voter = {
+        "voterId": node_id,
+        "voterDirectoryId": directory_id,
+        "endpoints": endpoints,
+        "kRaftVersionFeature": {"minSupportedVersion": low, "maxSupportedVersion": high},
+    }
+    return [
+        ("KRAFT_VERSION", ControlRecordType.KRAFT_VERSION, {"kRaftVersion": high}),
+        ("KRAFT_VOTERS", ControlRecordType.KRAFT_VOTERS, {"voters": [voter]}),
+    ]
 
 
 def _check_metadata_version(now: int, update: FeatureUpdate) -> None:

@@ -158,6 +158,10 @@ class MetadataLog:
             raise ValueError("a batch needs a record")
         return self._append([(None, value) for value in values], now_ms, self.last_epoch, control=False)
 
+    def append_controls(self, records: Sequence[tuple[bytes, bytes]], now_ms: int) -> int:
+        """Appends control records, such as those of another kraft.version; the offset of the first. As `append`."""
+        return self._append(records, now_ms, self.last_epoch, control=True)
+
     def add_snapshot(self, snapshot: Snapshot) -> None:
         """Takes a finished snapshot of this log over; what it makes superfluous goes with `trim`."""
         self.snapshots = sorted({*self.snapshots, snapshot})

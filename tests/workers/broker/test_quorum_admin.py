@@ -241,7 +241,7 @@ _UPDATES: list[list[_Update]] = [
     *([("streams.version", level, 2)] for level in (0, 1, 2)),
     *([(_MV, level, kind)] for level in (33, 34, 32, 30, 29, 22, 16, 7, 6, 0) for kind in (1, 2, 3)),
     *([("nosuch", level, kind)] for level in (-1, 0, 1) for kind in (1, 2)),
-    [("kraft.version", 0, 1)], [("kraft.version", 0, 2)], [("kraft.version", 2, 1)], [("kraft.version", -1, 1)],
+    [("kraft.version", 1, 1)], [("kraft.version", 0, 1)], [("kraft.version", 0, 2)], [("kraft.version", 2, 1)], [("kraft.version", -1, 1)],
     [("group.version", 1, 0)], [("group.version", 1, 4)], [("group.version", -1, 9)],
     [("group.version", 1, 1), ("nosuch", 1, 1)],
     [("group.version", 0, 2), ("transaction.version", 0, 2)],
