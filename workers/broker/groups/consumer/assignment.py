@@ -65,9 +65,9 @@ class Draft:
 
     def add(self, topic_id: uuid.UUID, partition: int, capacity: int = DEFAULT_CAPACITY) -> None:
         """A partition more; `capacity`: of the topic's set, if there is none."""
+        self._topics.compute(topic_id)
         found = self._sets.get(topic_id)
         if found is None:
-            self._topics.compute(topic_id)
             found = self._sets[topic_id] = (HashTable(int_hash, capacity), set())
         found[0].put(partition)
         found[1].add(partition)

@@ -248,6 +248,7 @@ class ConsumerGroup:
         before = ConsumerMember(member_id) if old is None else old
         new = replace(
             said,
+            said_names=tuple(sorted(said.topic_names)),
             epoch=before.epoch,
             previous_epoch=before.previous_epoch,
             state=before.state,

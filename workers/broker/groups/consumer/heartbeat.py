@@ -137,6 +137,7 @@ class Heartbeats(Planner):
             else old.rebalance_timeout_ms,
             assignor=request.assignor or old.assignor,
             topic_names=old.topic_names if request.topic_names is None else frozenset(request.topic_names),
+            said_names=old.said_names if request.topic_names is None else tuple(request.topic_names),
             topic_regex=old.topic_regex if request.topic_regex is None else request.topic_regex,
             client_id=request.client_id,
             client_host=request.client_host,

@@ -8,7 +8,7 @@ a bucket that Java turns into a tree, which takes eight keys of one bucket.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Generic, TypeVar
 
 from compactd.workers.broker.transactions.java_order import string_hash
@@ -70,12 +70,19 @@ class HashTable(Generic[K]):
                 self._capacity *= 2
 
     def compute(self, key: K) -> None:
-        """`computeIfAbsent`, `compute`, `merge`: in front of its bucket, and the table grows later."""
+        """`computeIfAbsent`, `compute`, `merge`: in front of its bucket; the table grows at the next one, of any key."""
+        if len(self._ranks) > self._capacity * 3 // 4:
+            self._capacity *= 2
         if key not in self._ranks:
-            if len(self._ranks) > self._capacity * 3 // 4:
-                self._capacity *= 2
             self._first -= 1
             self._ranks[key] = self._first
+
+    def put_all(self, keys: Collection[K]) -> None:
+        """`putAll`: first the table grows so far that they alone would fit."""
+        while len(keys) > self._capacity * 3 // 4:
+            self._capacity *= 2
+        for key in keys:
+            self.put(key)
 
     def remove(self, key: K) -> None:
         """The table stays as large as it is."""

@@ -51,6 +51,8 @@ class ConsumerMember:
     client_id: str = ""
     client_host: str = ""
     topic_names: frozenset[str] = frozenset()
+    #: The same, in the order in which the client said them, or the record has them.
+    said_names: tuple[str, ...] = field(default=(), compare=False)
     topic_regex: str | None = ""
     assignor: str | None = None
     assigned: Owned = field(default_factory=dict)

@@ -77,6 +77,7 @@ class Migrations(Heartbeats):
             rack_id=subscription.rack_id or old.rack_id,
             rebalance_timeout_ms=join.rebalance_timeout_ms,
             topic_names=frozenset(subscription.topics),
+            said_names=subscription.topics,
             topic_regex="",
             client_id=join.client_id,
             client_host=join.client_host,

@@ -240,11 +240,11 @@ class Planner:
 
     def names_of(self, group: ConsumerGroup, member: ConsumerMember) -> list[str]:
         """What a member subscribes to, by name and by regular expression, in the order of Kafka's sets."""
-        names = _listed_names(member.topic_names)
+        names = _listed_names(member.said_names)
         resolved = None if member.regex is None else group.regexes.get(member.regex)
         if resolved is None or not resolved.topics:
             return names
-        found = _listed_names(resolved.topics)
+        found = _listed_names(sorted(resolved.topics))
         large, small = (names, found) if len(names) > len(found) else (found, names)
         known = set(large)
         return [*large, *(name for name in small if name not in known)]
@@ -267,8 +267,8 @@ def _is_homogeneous(subscriptions: Subscriptions, regexes: Mapping[str, int], co
     return all(subscriptions.by_regex[name] == 1 and subscriptions.by_name[name] <= 0 for name in names)
 
 
-def _listed_names(names: frozenset[str]) -> list[str]:
-    return listed(sorted(names), string_hash, hash_set_capacity(len(names)))
+def _listed_names(names: Sequence[str]) -> list[str]:
+    return listed(names, string_hash, hash_set_capacity(len(names)))
 
 
 def _sets(assignment: Assignment) -> dict[Any, frozenset[int]]:

@@ -82,7 +82,7 @@ class Step:
                 table.put(topic_id)
             for topic_id, epochs in dropped.items():
                 table.compute(topic_id)
-                merged[topic_id] = hash_map({**merged.get(topic_id, {}), **epochs}, int_hash)
+                merged[topic_id] = _merged(merged[topic_id], epochs) if topic_id in merged else epochs
             revoking = {topic_id: merged[topic_id] for topic_id in table.listed()}
         if revoking and self._has(revoking):
             return member.moved_to(member.epoch, MemberState.UNREVOKED, kept, revoking)
@@ -102,10 +102,11 @@ class Step:
             mine = member.revoking.get(topic_id, {})
             free = [each for each in missing if each in mine or self.owner_epoch(topic_id, each) == -1]
             is_waiting |= len(free) < len(missing)
+            size = copied_capacity(len(has))
             if stays:
-                kept[topic_id] = stays
+                kept[topic_id] = hash_map(stays, int_hash, size)
             if goes:
-                revoking[topic_id] = goes
+                revoking[topic_id] = hash_map(goes, int_hash, size)
             if free:
                 adding[topic_id] = free
         if revoking and self._has(revoking):
@@ -124,6 +125,13 @@ class Step:
     def _topics(self, member: ConsumerMember) -> list[uuid.UUID]:
         size = max(int(len(self.target) / 0.75) + 1, DEFAULT_CAPACITY)
         return listed(dict.fromkeys([*self.target, *member.assigned]), uuid_hash, 1 << (size - 1).bit_length())
+
+
+def _merged(first: Mapping[int, int], second: Mapping[int, int]) -> Mapping[int, int]:
+    table = HashTable(int_hash, copied_capacity(len(first)))
+    table.put_all(first)
+    table.put_all(second)
+    return {partition: second.get(partition, first.get(partition, 0)) for partition in table.listed()}
 
 
 def _ordered(owned: dict[uuid.UUID, dict[int, int]]) -> Owned:
