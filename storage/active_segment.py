@@ -114,12 +114,13 @@ class ActiveSegment:
         now_ms: int,
         config: TopicConfig,
         known: tuple[int, int, int] | None,
+        in_transaction: bool = False,
     ) -> AppendedBatch | None:
         """`Admission.admit`, and where nothing speaks against it `append_one` in the same call: the last field tells.
 
         Written are batches without a producer id, or that are the next of the producer `known` (its id, epoch, next
-        sequence) and in no transaction, of which the settings seen last say that the segment takes them. None as for
-        `Admission.admit`. StorageIOError: nothing was appended.
+        sequence), transactional if it is `in_transaction`, of which the settings seen last say that the segment takes
+        them. None as for `Admission.admit`. StorageIOError: nothing was appended.
         """
         file = self._file
         if append_batch is not None and file is not None and config is self._config and files.is_direct():
@@ -131,7 +132,7 @@ class ActiveSegment:
                 if not file.closing and self._appends < _TOUCH_EVERY and position and not self.indexes_full:
                     found = append_batch(
                         admission, data, next_offset, leader_epoch, now_ms, file.fileno(),
-                        config.segment_bytes - position, self._last_fitting, self._fresh_until, known,
+                        config.segment_bytes - position, self._last_fitting, self._fresh_until, known, in_transaction,
                     )  # fmt: skip
                     if found is not None and found[6]:
                         last_offset, max_timestamp, size = found[0], found[1], len(data)

@@ -22,7 +22,14 @@ from compactd.storage.kernel.validating import Admission, Admitted
 from compactd.storage.live_segment import LiveSegment
 from compactd.storage.local_log import OffsetPosition
 from compactd.storage.log_reading import LogReading
-from compactd.storage.producer_append import Origin, ProducerChanges, follows_on, next_of, note_batch
+from compactd.storage.producer_append import (
+    Origin,
+    ProducerChanges,
+    follows_on,
+    is_in_transaction,
+    next_of,
+    note_batch,
+)
 from compactd.storage.producers import Verification
 from compactd.storage.records.batch import Batch, BatchHeader, read_header
 from compactd.storage.records.builder import control_batch
@@ -273,11 +280,14 @@ class LogAppending(LogReading):
             admitted = admission.admit(stamped, first_offset, leader_epoch, now_ms)
             return None if admitted is None else self._append_admitted(stamped, admitted, leader_epoch, now_ms)
         config, active = local.config, local.active
-        known, entry = None, self._last_producer
+        known, in_transaction, entry = None, False, self._last_producer
         if entry is not None:
             known = next_of(self.producers, entry)
+            in_transaction = is_in_transaction(entry)
         try:
-            found = active.append_batch(admission, stamped, first_offset, leader_epoch, now_ms, config, known)
+            found = active.append_batch(
+                admission, stamped, first_offset, leader_epoch, now_ms, config, known, in_transaction
+            )
         except StorageIOError as error:
             local.failed(error)
             raise
@@ -298,7 +308,7 @@ class LogAppending(LogReading):
         """The usual batch is in the log, which ends at `end` now."""
         self.snapshots.map_end_offset = end.offset
         if self.sole_replica:
-            # No transaction is touched by such a batch, so those that are open stay what they are.
+            # Such a batch neither begins nor ends a transaction, so those that are open stay what they are.
             self._high_watermark = end
         flush_due = end.offset - self.local.recovery_point >= config.flush_messages
         if flush_due and not self.group_commit:

@@ -278,20 +278,28 @@ class ProducerChanges:
 def follows_on(
     state: ProducerState, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool
 ) -> ProducerEntry | None:
-    """The producer's entry, if a client's batch is just the next one of it outside transactions: nothing more to check."""
+    """The producer's entry, if a client's batch is just the next one of it: nothing more to check.
+
+    In the transaction that it has open here, or outside of any if it has none: the first batch of one is another matter.
+    """
     entry = state.get(producer_id)
-    if entry is None or transactional or entry.producer_epoch != producer_epoch or not entry.batches:
+    if entry is None or transactional != is_in_transaction(entry) or entry.producer_epoch != producer_epoch:
         return None
-    if entry.current_txn_first_offset is not None or base_sequence != entry.batches[-1].last_sequence + 1:
+    if not entry.batches or base_sequence != entry.batches[-1].last_sequence + 1:
         return None
     return entry
 
 
 def next_of(state: ProducerState, entry: ProducerEntry) -> tuple[int, int, int] | None:
-    """(id, epoch, first sequence) of the batch that would follow on; None where there is none, as in a transaction."""
-    if entry.current_txn_first_offset is not None or not entry.batches or state.get(entry.producer_id) is not entry:
+    """(id, epoch, first sequence) of the batch that would follow on; None where there is none."""
+    if not entry.batches or state.get(entry.producer_id) is not entry:
         return None
     return entry.producer_id, entry.producer_epoch, entry.batches[-1].last_sequence + 1
+
+
+def is_in_transaction(entry: ProducerEntry) -> bool:
+    """Whether the producer has one open here."""
+    return entry.current_txn_first_offset is not None
 
 
 def note_batch(entry: ProducerEntry, base_sequence: int, base_offset: int, last_offset: int, timestamp: int) -> None:

@@ -73,6 +73,7 @@ def append_batch(
     last_fitting: int,
     fresh_until: int,
     known: tuple[int, int, int] | None,
+    in_transaction: bool = False,
     /,
 ) -> tuple[int, int, int, int, int, bool, bool] | None: ...
 def find_batch(data: bytes, left: int, offset: int, expected: int | None, /) -> tuple[int, int, int, int, int]: ...

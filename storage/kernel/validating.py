@@ -40,10 +40,11 @@ class Admission(Protocol):
 AppendedBatch = tuple[int, int, int, int, int, bool, bool]
 
 #: (admission, batch, next offset, leader epoch, now ms, descriptor, room in bytes, last offset and largest timestamp that the
-#: segment takes, (id, epoch, next sequence) of a producer): as `Admission.admit`, and the batch is written at the descriptor's
-#: position, unless it is of another producer, in a transaction, or does not fit the segment. OSError: perhaps in part.
+#: segment takes, (id, epoch, next sequence) of a producer, whether it is in a transaction): as `Admission.admit`, and the batch
+#: is written at the descriptor's position, unless it is of another producer, begins or leaves a transaction, or does not fit
+#: the segment. OSError: perhaps in part.
 AppendBatch = Callable[
-    [Admission, bytearray | memoryview, int, int, int, int, int, int, int, tuple[int, int, int] | None],
+    [Admission, bytearray | memoryview, int, int, int, int, int, int, int, tuple[int, int, int] | None, bool],
     AppendedBatch | None,
 ]
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compactd.config.errors import LogOfflineError, StorageIOError
-from compactd.storage import active_segment, live_segment
+from compactd.storage import active_segment, live_segment, log_appending
 from compactd.storage.kernel.lookup import locate_batch
 from compactd.storage.kernel.validating import append_batch
 from compactd.storage.log import PartitionLog
@@ -26,7 +26,8 @@ from tests.strategies import examples
 pytestmark = pytest.mark.skipif(append_batch is None, reason="the native kernel is not built")
 
 HOUR = 3_600_000
-#: (records, producer or -1, time of the first record relative to the clock, value size, codec, transactional)
+#: (records, producer or -1, time of the first record relative to the clock, value size, codec, whether it is transactional, or
+#: the end of the producer's transaction)
 appends = st.lists(
     st.tuples(
         st.integers(1, 3),
@@ -34,7 +35,7 @@ appends = st.lists(
         st.sampled_from([0, 0, 1, -5, HOUR - 1, -HOUR, None]),
         st.sampled_from([0, 30, 3000]),
         st.sampled_from([0, 0, 0, 3]),
-        st.sampled_from([False, False, False, False, True]),
+        st.sampled_from([False, False, False, True, True, True, "commit", "abort"]),
     ),
     max_size=40,
 )
@@ -50,8 +51,13 @@ def play(log: PartitionLog, drawn: list[Any]) -> list[Any]:
         ids: dict[str, Any] = {}
         if producer >= 0:
             ids = {"producer_id": producer, "producer_epoch": 0, "base_sequence": sequences.get(producer, 0)}
-            ids["transactional"] = transactional
+            ids["transactional"] = bool(transactional)
         try:
+            if transactional in ("commit", "abort") and producer >= 0:
+                ended = log.append_marker(transactional, producer, 0, coordinator_epoch=0, leader_epoch=0, now_ms=NOW)
+                answers.append(ended)
+                log.update_high_watermark(log.log_end_offset)
+                continue
             data = bytearray(build_batch(made, base_offset=0, codec=codec, **ids))
             answers.append(log.append_as_leader(data, leader_epoch=0, now_ms=NOW))
             sequences[producer] = sequences.get(producer, 0) + count
@@ -91,16 +97,19 @@ def test_the_same_with_and_without(
     }
     shutil.rmtree(fast_dir / "short", ignore_errors=True)
     shutil.rmtree(fast_dir / "long", ignore_errors=True)
+    shutil.rmtree(fast_dir / "longest", ignore_errors=True)
     found = []
-    for name in ("short", "long"):
+    for name in ("short", "long", "longest"):
         (fast_dir / name).mkdir()
         with pytest.MonkeyPatch.context() as patch:
-            if name == "long":
+            if name != "short":
                 patch.setattr(active_segment, "append_batch", None)
                 patch.setattr(live_segment, "locate_batch", None)
+            if name == "longest":
+                patch.setattr(log_appending, "follows_on", lambda *_: None)
             log = PartitionLog.create(fast_dir / name / "t-0", config(**options), now_ms=NOW)
             found.append((play(log, drawn), log.recovery_point, files_after(log)))
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
 
 
 def test_a_write_that_fails_takes_the_log_offline(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ use crate::validate::{Admission, DETACH_FROM};
 /// The fields of `Admitted`, and whether the batch was written, too.
 type Appended = (i64, i64, i64, i16, i32, bool, bool);
 
-/// As `Admission.admit`; and where the batch is of no idempotent producer, or outside of transactions of the one that is `known`
-/// with just this id, epoch and first sequence, has at most `room` bytes, and neither its last offset nor its largest timestamp
-/// lies above what the segment takes, it is written to `fd`, at its position. OSError: perhaps in part.
+/// As `Admission.admit`; and where the batch is of no idempotent producer, or of the one that is `known` with just this id, epoch
+/// and first sequence and, as it is, inside or outside of a transaction, has at most `room` bytes, and neither its last offset nor
+/// its largest timestamp lies above what the segment takes, it is written to `fd`, at its position. OSError: perhaps in part.
 #[pyfunction]
-#[pyo3(signature = (admission, batch, next_offset, leader_epoch, now_ms, fd, room, last_fitting, fresh_until, known, /))]
+#[pyo3(signature = (admission, batch, next_offset, leader_epoch, now_ms, fd, room, last_fitting, fresh_until, known, in_transaction=false, /))]
 pub fn append_batch(
     py: Python<'_>,
     admission: &Bound<'_, Admission>,
@@ -30,6 +30,7 @@ pub fn append_batch(
     last_fitting: i64,
     fresh_until: i64,
     known: Option<(i64, i16, i64)>,
+    in_transaction: bool,
 ) -> PyResult<Option<Appended>> {
     let bytes = bytes_of_mut(&mut batch).ok_or_else(|| {
         PyBufferError::new_err("the batch has to be one piece of writable memory")
@@ -44,7 +45,9 @@ pub fn append_batch(
     let Some((last, largest, producer, epoch, sequence, transactional)) = admitted else {
         return Ok(None);
     };
-    let follows = || !transactional && known == Some((producer, epoch, i64::from(sequence)));
+    let follows = || {
+        transactional == in_transaction && known == Some((producer, epoch, i64::from(sequence)))
+    };
     let fits = (producer < 0 || follows())
         && bytes.len() as i64 <= room
         && last <= last_fitting
