@@ -10,25 +10,27 @@ import pytest
 
 from compactd.storage import files, names
 from compactd.storage.log_copy import MOVED_FROM
-from tests.file_faults import FaultyLayer
+from tests.file_faults import Call, FaultyLayer
 from tests.workers.broker.batches import batch, fetch, produce, records_of
 from tests.workers.broker.catalogue_harness import CatalogueBroker
 
 _ALTER, _CREATE = 34, 19
 _SECONDS = 30.0
 _RECORDS = 12
+#: By the directory of a run: the log dir that the partition lay in at first.
+SOURCES: dict[Path, Path] = {}
 
 
-def _dirs(root: Path) -> list[Path]:
+def _make_dirs(root: Path) -> list[Path]:
     made = [root / "d1", root / "d2"]
     for each in made:
         each.mkdir(parents=True)
     return made
 
 
-def _run(root: Path, call: int | None, loss: str) -> tuple[int, list[bytes]]:
-    """A move that ends before or after a call, or (None) in good order. Calls that were made, values acknowledged."""
-    dirs, layer = _dirs(root), FaultyLayer()
+def run(root: Path, call: int | None, loss: str) -> tuple[list[Call], list[bytes]]:
+    """A move that ends before (odd) or after (even) a call, or (None) in good order. Its calls, values acknowledged."""
+    dirs, layer = _make_dirs(root), FaultyLayer()
     written: list[bytes] = []
     with files.replaced(layer):
         broker = CatalogueBroker(dirs, {"cleaner.free.space.margin": 0})
@@ -45,7 +47,8 @@ def _run(root: Path, call: int | None, loss: str) -> tuple[int, list[bytes]]:
                 assert time.monotonic() < end
             source = Path(broker.partition("t").log_dir)
             target = next(each for each in dirs if each != source)
-            begun = layer.count
+            SOURCES[root] = source
+            begun, first = layer.count, len(layer.calls)
             if call is not None:
                 layer.stop_at(begun + call, after=call % 2 == 0)
             body = {"dirs": [{"path": str(target), "topics": [{"name": "t", "partitions": [0]}]}]}
@@ -53,20 +56,20 @@ def _run(root: Path, call: int | None, loss: str) -> tuple[int, list[bytes]]:
             while not layer.dead and (broker.partition("t").moving_to or not (target / "t-0").exists()):
                 assert time.monotonic() < end
                 time.sleep(0.002)
-            done = layer.count - begun
+            done = [each for each in layer.calls[first:] if each.name not in ("free_bytes", "access")]
             while call is not None and not layer.dead and time.monotonic() < end:
                 # What comes after the move: the coordinator is told, and writes.
                 produce(client, batch([b"more"]), "t")
-        count = done if call is None else 0
+        made = done if call is None else []
         with contextlib.suppress(BaseException):
             broker.catalogue.close()
         layer.close_all()
         if loss == "power" and call is not None:
             layer.lose_unsynced()
-    return count, written
+    return made, written
 
 
-def _look(root: Path, written: list[bytes], where: str) -> None:
+def look(root: Path, written: list[bytes], where: str) -> None:
     dirs = [root / "d1", root / "d2"]
     for log_dir in dirs:
         (log_dir / ".lock").unlink(missing_ok=True)
@@ -90,11 +93,11 @@ def _look(root: Path, written: list[bytes], where: str) -> None:
 def test_crash_matrix(tmp_path: Path, loss: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("CRITICAL", "compactd")
     caplog.set_level("CRITICAL", "asyncio")
-    count, written = _run(tmp_path / "count", None, loss)
-    assert count > 30
-    _look(tmp_path / "count", written, "in good order")
+    calls, written = run(tmp_path / "count", None, loss)
+    assert len(calls) > 30
+    look(tmp_path / "count", written, "in good order")
     # A power cut is the same before and after most calls.
-    for call in range(0, count, 1 if loss == "process" else 2):
+    for call in range(0, len(calls), 1 if loss == "process" else 2):
         root = tmp_path / str(call)
-        _, written = _run(root, call, loss)
-        _look(root, written, f"stopped at call {call}")
+        _, written = run(root, call, loss)
+        look(root, written, f"stopped at call {call}")

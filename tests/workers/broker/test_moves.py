@@ -126,11 +126,11 @@ def until(condition: Callable[[], object], seconds: float = 30) -> None:
         time.sleep(0.01)
 
 
-def throttle(setting: Setting, rate: int | None) -> None:
+def throttle(setting: Setting, rate: int | None, broker: str = "") -> None:
     row = {"name": moves.RATE, "config_operation": 1 if rate is None else 0, "value": rate and str(rate)}
     if rate == 0:
         row["value"] = "0"
-    resource = {"resource_type": 4, "resource_name": "", "configs": [row]}
+    resource = {"resource_type": 4, "resource_name": broker, "configs": [row]}
     answer = setting.client.ask(ALTER_CONFIGS, 1, {"resources": [resource], "validate_only": False})
     assert answer.responses[0].error_code == 0, answer
 
