@@ -135,6 +135,9 @@ class ConfigValues:
         self._cluster: Mapping[str, str] = configs.get("", {})
         self._given: Mapping[str, str] = context.settings
         self._level = context.config.log_level
+        #: Settings of topics that have the same ones of their own.
+        self._topics: dict[tuple[frozenset[tuple[str, str]], bool], list[Entry]] = {}
+        self._kept: set[int] = set()
 
     # ---- resources
 
@@ -144,12 +147,22 @@ class ConfigValues:
         `created`: as CreateTopics tells of them, where a value's source is always the true one. (DescribeConfigs gives that
         of the first synonym, so log.roll.hours counts for nothing there.)
         """
+        alike = (frozenset(overrides.items()), created)
+        if alike in self._topics:
+            return self._topics[alike]
         entries = [self._topic_entry(setting, overrides, created) for setting in TOPIC_SETTINGS if not setting.hidden]
         entries += [
             self._plain_entry(name, plain, overrides, ConfigSource.TOPIC, _TOPIC_UNUSED)
             for name, plain in _OTHER_TOPIC.items()
         ]
-        return sorted(entries, key=lambda entry: entry.name)
+        entries.sort(key=lambda entry: entry.name)
+        self._topics[alike] = entries
+        self._kept.add(id(entries))
+        return entries
+
+    def keeps(self, entries: Sequence[Entry]) -> bool:
+        """Whether these are kept, so that their identity is that of nothing else."""
+        return id(entries) in self._kept
 
     def of_broker(self) -> list[Entry]:
         """Everything that the broker goes by, and what others stored for it; by name."""

@@ -19,6 +19,7 @@ from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
+from compactd.workers.broker.turns import Turns
 from compactd.workers.catalogue_messages import (
     AlterConfigs,
     ConfigChange,
@@ -76,7 +77,11 @@ async def describe_configs(context: Context, header: RequestHeader, request: Any
     values = ConfigValues(context)
     with_documentation = getattr(request, "include_documentation", False)
     results = []
+    #: Of topics that have the same settings.
+    known: dict[int, list[dict[str, Any]]] = {}
+    turns = Turns()
     for resource in request.resources:
+        await turns.others()
         error, message = ErrorCode.NONE, ""
         entries: Sequence[Entry] = ()
         try:
@@ -85,17 +90,20 @@ async def describe_configs(context: Context, header: RequestHeader, request: Any
         except _RefusedError as refusal:
             error, message = refusal.code, refusal.message
         wanted = set(resource.configuration_keys or ())
+        if wanted:
+            entries = [entry for entry in entries if entry.name in wanted]
+        told = known.get(id(entries))
+        if told is None:
+            told = [_told(entry, request.include_synonyms, with_documentation) for entry in entries]
+            if values.keeps(entries):
+                known[id(entries)] = told
         results.append(
             {
                 "error_code": error,
                 "error_message": message if error else None,
                 "resource_type": resource.resource_type,
                 "resource_name": resource.resource_name,
-                "configs": [
-                    _told(entry, request.include_synonyms, with_documentation)
-                    for entry in entries
-                    if not wanted or entry.name in wanted
-                ],
+                "configs": told,
             }
         )
     return {"results": results}

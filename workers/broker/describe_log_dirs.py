@@ -12,6 +12,7 @@ from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.moves import Moves
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
+from compactd.workers.broker.turns import Turns
 
 
 @handles(DESCRIBE_LOG_DIRS, 1, 5)
@@ -24,7 +25,9 @@ async def describe_log_dirs(context: Context, header: RequestHeader, request: An
         asked = {(topic.topic, number) for topic in request.topics for number in topic.partitions}
     moves = context.part(Moves)
     by_dir: dict[str, dict[str, list[dict[str, Any]]]] = {log_dir: {} for log_dir in context.storage.log_dirs}
-    for partition in context.partitions:
+    turns = Turns()
+    for partition in tuple(context.partitions):
+        await turns.others()
         name = partition.topic_partition
         if asked is not None and (name.topic, name.partition) not in asked:
             continue

@@ -12,6 +12,7 @@ from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.metadata import describe_partition
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import NOT_ASKED, Authorizer, Operation, Resource
+from compactd.workers.broker.turns import Turns
 
 
 @handles(DESCRIBE_TOPIC_PARTITIONS, 0, 0)
@@ -38,7 +39,7 @@ async def describe_topic_partitions(context: Context, header: RequestHeader, req
         name for name in names if authorizer.allows(header, Operation.DESCRIBE, Resource.TOPIC, name, log=bool(listed))
     ]
     most = max(1, min(request.response_partition_limit, context.config.max_request_partition_size_limit))
-    topics, next_cursor = _page(
+    topics, next_cursor = await _page(
         context, header, allowed, first if allowed and allowed[0] == names[0] else 0, most, listed
     )
     if listed:
@@ -48,13 +49,15 @@ async def describe_topic_partitions(context: Context, header: RequestHeader, req
     return {"topics": topics, "next_cursor": next_cursor}
 
 
-def _page(
+async def _page(
     context: Context, header: RequestHeader, names: Sequence[str], first: int, left: int, listed: Sequence[str]
 ) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     """Topics up to `left` partitions, the first of them from partition `first` on, and where the next page begins."""
     authorizer = context.part(Authorizer)
     topics: list[dict[str, Any]] = []
+    turns = Turns()
     for name in names:
+        await turns.others()
         if left <= 0:
             return topics, {"topic_name": name, "partition_index": 0}
         operations = authorizer.operations(header, Resource.TOPIC, name)

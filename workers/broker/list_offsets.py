@@ -19,6 +19,7 @@ from compactd.workers.broker.leader_epochs import check_epoch
 from compactd.workers.broker.partition import Partition
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
+from compactd.workers.broker.turns import Turns
 
 #: Of tiered storage, which there is none of: no offset, no error.
 _LATEST_TIERED, _EARLIEST_PENDING_UPLOAD = -5, -6
@@ -41,6 +42,7 @@ async def list_offsets(context: Context, header: RequestHeader, request: Any) ->
     committed = getattr(request, "isolation_level", 0) == _COMMITTED
     authorizer = context.part(Authorizer)
     topics = []
+    turns = Turns()
     for topic in request.topics:
         if not authorizer.allows(header, Operation.DESCRIBE, Resource.TOPIC, topic.name):
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -52,6 +54,7 @@ async def list_offsets(context: Context, header: RequestHeader, request: Any) ->
             seen[asked.partition_index] = seen.get(asked.partition_index, 0) + 1
         partitions = []
         for asked in topic.partitions:
+            await turns.others()
             times = seen.pop(asked.partition_index, 0)
             if times == 1:
                 partitions.append(await _answer(context, header.version, topic.name, asked, committed))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import uuid
 from collections.abc import Iterable, Sequence
@@ -20,6 +19,7 @@ from compactd.workers.broker.layout import layout_of
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.schemas import response_class
 from compactd.workers.broker.security.authorizer import NOT_ASKED, Authorizer, Operation, Resource
+from compactd.workers.broker.turns import Turns
 from compactd.workers.catalogue_messages import CreateTopics, NewTopic, TopicResults
 from compactd.workers.messages import CataloguePartition
 
@@ -27,8 +27,6 @@ _LOGGER = logging.getLogger(__name__)
 
 #: From this version on clients know that a leader may not have the listener that they came by (KIP-103).
 _WITH_LISTENERS = 6
-#: So many topics are described before others get a turn.
-_AT_ONCE = 50
 
 
 @handles(METADATA, 0, 13)
@@ -39,9 +37,9 @@ async def metadata(context: Context, header: RequestHeader, request: Any) -> dic
     asked = request.topics
     if asked is None or (version == 0 and not asked):
         topics: list[dict[str, Any] | Written] = []
-        for number, topic in enumerate(context.image):
-            if number % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
+        turns = Turns()
+        for topic in context.image:
+            await turns.others()
             if authorizer.allows(header, Operation.DESCRIBE, Resource.TOPIC, topic.name, log=False):
                 topics.append(_described(context, header, topic, request))
     elif 10 <= version <= 11 and any(each.topic_id is not None or each.name is None for each in asked):
@@ -102,7 +100,9 @@ async def _by_name(
         if creatable:
             await create_topics(context, creatable)
     found: list[dict[str, Any] | Written] = []
+    turns = Turns()
     for name in wanted:
+        await turns.others()
         topic = context.image.topic(name)
         if name in denied:
             found.append(_missing(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name, None))

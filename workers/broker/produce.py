@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import Protocol
@@ -25,6 +24,7 @@ from compactd.workers.broker.produce_codec import (
 from compactd.workers.broker.quotas.clients import ClientQuotas
 from compactd.workers.broker.requests import CLOSE, Answer, Encoded, RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
+from compactd.workers.broker.turns import Turns
 
 #: From this version on the client leaves it to the broker to add partitions to its transaction (KIP-890).
 _FIRST_TRANSACTION_V2 = 12
@@ -48,8 +48,6 @@ _WITHOUT_LOG_START = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-#: After so many partitions of one request others get a turn.
-_IN_A_ROW = 100
 _HEADER_SIZE = 61
 _LENGTH = struct.Struct(">i")
 _LENGTH_AT, _OVERHEAD = 8, 12
@@ -91,7 +89,7 @@ async def produce(context: Context, header: RequestHeader, request: ProduceReque
     results: list[TopicResults] = []
     appends: list[tuple[ProduceResult, Partition, Appended]] = []
     leaders: set[int] = set()
-    served = 0
+    turns = Turns()
     for topic in request.topics:
         name = topic.name
         missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -104,9 +102,8 @@ async def produce(context: Context, header: RequestHeader, request: ProduceReque
         for produced in last.items():
             result = ProduceResult(produced[0])
             rows[produced[0]] = result
-            served += 1
-            if served % _IN_A_ROW == 0:
-                await asyncio.sleep(0)
+            if len(rows) > 1:
+                await turns.others()
             error = refused.get((name, produced[0]), refused.get(("", -1), ErrorCode.NONE))
             if not error and name in denied:
                 error = ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -237,6 +237,7 @@ def load_handlers() -> Registry:
 #: Requests of more bytes are read, and answers of longer lists are written, in a thread.
 _LARGE_REQUEST = 64 << 10
 _LONG_LIST = 500
+_FEW = 20
 
 _HEADER = struct.Struct(">hhih")
 
@@ -300,7 +301,7 @@ async def answer(context: Context, frame: memoryview, peer: Peer) -> Encoded | _
             throttle_ms = quotas.answered(header, result.get("throttle_time", 0))
             if throttle_ms and _tells_throttling(header.api_key, api.max_version):
                 result["throttle_time"] = throttle_ms
-            if any(type(value) is list and len(value) > _LONG_LIST for value in result.values()):
+            if _is_long(result):
                 return await context.part(_LongWork).run(lambda: encode_answer(header, result))
         return encode_answer(header, result)
     except MalformedRequestError:
@@ -310,6 +311,20 @@ async def answer(context: Context, frame: memoryview, peer: Peer) -> Encoded | _
             "a bug in answering API %d version %d of client %r", header.api_key, header.version, header.client_id
         )
         return _server_error(header)
+
+
+def _is_long(result: Mapping[str, Any]) -> bool:
+    """Whether a list of the answer, or of one of few things that it lists, is long."""
+    for value in result.values():
+        if type(value) is list:
+            if len(value) > _LONG_LIST:
+                return True
+            for each in value[:_FEW]:
+                if type(each) is dict and any(
+                    type(inner) is list and len(inner) > _LONG_LIST for inner in each.values()
+                ):
+                    return True
+    return False
 
 
 @cache

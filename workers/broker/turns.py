@@ -1,0 +1,24 @@
+"""Handlers that go through many things give others a turn now and then: there is one loop, and all clients share it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+#: So long a handler may hold the loop.
+_HELD_SECONDS = 0.005
+
+
+class Turns:
+    """`turns = Turns()`, and `await turns.others()` after each thing."""
+
+    __slots__ = ("_until",)
+
+    def __init__(self) -> None:
+        self._until = time.perf_counter() + _HELD_SECONDS
+
+    async def others(self) -> None:
+        """Lets others run if they have waited for long enough."""
+        if time.perf_counter() > self._until:
+            await asyncio.sleep(0)
+            self._until = time.perf_counter() + _HELD_SECONDS
