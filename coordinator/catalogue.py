@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -428,16 +429,16 @@ class Catalogue:
             return chosen
 
         daemon = self._settings.daemon
-        return Context(
+        context = Context(
             self._image,
             self.node_id,
             daemon.num_partitions,
             daemon.delete_topic_enable,
             choose,
             self._inherited,
-            *(() if charge is None else (charge.record,)),
             preferred=self._preference,
         )
+        return context if charge is None else replace(context, charge=charge.record)
 
     def _preference(self, topic: str, partition: int) -> str | None:
         directory = self._preferred.get((topic, partition))
