@@ -53,6 +53,10 @@ class Undo(Control, frozen=True, kw_only=True, tag=True):
     name: str
 
 
+class GetUsers(Control, frozen=True, kw_only=True, tag=True):
+    """Who may log in with SCRAM. Answered by Users."""
+
+
 class Reload(Control, frozen=True, kw_only=True, tag=True):
     """Read the configuration again, as SIGHUP does. Answered by Reloaded."""
 
@@ -226,6 +230,14 @@ class TopicReport(msgspec.Struct, frozen=True, kw_only=True):
     effective: dict[str, str]
 
 
+class UserReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A mechanism that a user may log in with: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512."""
+
+    user: str
+    mechanism: int
+    iterations: int
+
+
 # ---- answers
 
 
@@ -251,6 +263,8 @@ class Status(Control, frozen=True, kw_only=True, tag=True):
     loop: LoopStatus
     #: Where metrics are served; empty: nowhere.
     metrics: str = ""
+    #: Partitions on their way to another log dir, with its path.
+    moves: dict[str, str] = {}
 
 
 class Done(Control, frozen=True, kw_only=True, tag=True):
@@ -286,8 +300,16 @@ class Topics(Control, frozen=True, kw_only=True, tag=True):
     topics: tuple[TopicReport, ...]
 
 
-Request = GetStatus | GetTopics | CleanNow | Pause | Resume | Retry | Undo | Reload | StopDaemon | ChangeCatalogue
-Answer = Status | Topics | Done | Refused | Reloaded | CatalogueAnswer
+class Users(Control, frozen=True, kw_only=True, tag=True):
+    """Who may log in with SCRAM, by user and mechanism."""
+
+    users: tuple[UserReport, ...]
+
+
+Request = (
+    GetStatus | GetTopics | GetUsers | CleanNow | Pause | Resume | Retry | Undo | Reload | StopDaemon | ChangeCatalogue
+)
+Answer = Status | Topics | Users | Done | Refused | Reloaded | CatalogueAnswer
 
 _ENCODER = msgspec.msgpack.Encoder()
 _REQUESTS = msgspec.msgpack.Decoder(Request)

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from compactd.config.errors import CompactdError, DaemonError
 from compactd.config.settings import TopicConfig
-from compactd.coordinator import reloading, status, topics_report
+from compactd.coordinator import reloading, status, topics_report, users_report
 from compactd.coordinator.assignment import Assignment
 from compactd.coordinator.catalogue_changes import CatalogueChanges
 from compactd.coordinator.checkpointing import Checkpoints, lane_of
@@ -35,6 +35,7 @@ from compactd.coordinator.control_messages import (
     Done,
     GetStatus,
     GetTopics,
+    GetUsers,
     Refused,
     Reload,
     Request,
@@ -405,6 +406,8 @@ class Daemon:
             answer(status.build(self, request.all_partitions))
         elif isinstance(request, GetTopics):
             answer(topics_report.build(self, request.names))
+        elif isinstance(request, GetUsers):
+            answer(users_report.build(self))
         elif isinstance(request, StopDaemon):
             answer(Done(lines=("compactd stops",)))
             self.stop("a command asked for it")

@@ -46,6 +46,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "topics": ("compactd.scripts.topics:command", "List, describe, create, alter and delete topics."),
     "undo": ("compactd.scripts.control:undo", "Put the files that the last clean of a partition replaced back."),
+    "users": ("compactd.scripts.users:command", "List, set and remove users who log in with SCRAM."),
     "verify": (
         "compactd.scripts.verify:command",
         "Report every fault in log dirs; --repair as Kafka's recovery would.",

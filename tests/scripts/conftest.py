@@ -34,8 +34,8 @@ def broker(tmp_path: Path) -> Broker:
 def run() -> Callable[..., Result]:
     """Runs compactd in this process."""
 
-    def runner(*arguments: object, env: dict[str, str] | None = None) -> Result:
-        return CliRunner().invoke(_Whole(), [str(argument) for argument in arguments], env=env)  # type: ignore[arg-type]
+    def runner(*arguments: object, env: dict[str, str] | None = None, given: str | None = None) -> Result:
+        return CliRunner().invoke(_Whole(), [str(argument) for argument in arguments], env=env, input=given)  # type: ignore[arg-type]
 
     return runner
 
