@@ -382,7 +382,6 @@ STORAGE_SETTINGS: tuple[Setting, ...] = (
         "delay of the first run of every periodic task",
         unit=Unit.MS,
         low=0,
-        hidden=True,
     ),
     _storage(
         "log.dir.failure.timeout.ms",

@@ -15,6 +15,7 @@ from compactd.coordinator.config_rules import (
     broker_error,
     client_metrics_error,
     group_error,
+    not_applied_fault,
     topic_error,
 )
 from compactd.coordinator.config_tables import CLUSTER_RULES, PER_BROKER_RULES, TOPIC_RULES, Rule
@@ -155,6 +156,8 @@ def _check_broker(
     fault = broker_error(after, bool(name))
     if fault is None and _CORDONED in after:
         fault = _cordoned_fault(after[_CORDONED], log_dirs)
+    if fault is None:
+        fault = not_applied_fault([key for key, value in changes.items() if value is not None])
     if fault is not None:
         raise PlanError(ErrorCode.INVALID_REQUEST, fault)
 

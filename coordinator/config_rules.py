@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 
+from compactd.config.listener_settings import listener_setting
 from compactd.config.units import java_double
 from compactd.coordinator.config_tables import (
     CLIENT_METRICS_RULES,
@@ -16,6 +17,7 @@ from compactd.coordinator.config_tables import (
     CLUSTER_RULES,
     GROUP_RULES,
     LISTENER_ONLY_NAMES,
+    NOT_APPLIED_NAMES,
     PER_BROKER_RULES,
     STATIC_BROKER_NAMES,
     TOPIC_RULES,
@@ -113,6 +115,19 @@ def broker_error(configs: Mapping[str, str], per_broker: bool) -> str | None:
         if single:
             return f"Cannot update these configs at default cluster level, broker id must be specified: {_set(single)}"
     return None
+
+
+def not_applied_fault(names: Iterable[str]) -> str | None:
+    """Why changes of these dynamic settings, which Kafka would carry out, are not taken: nothing would come of them."""
+    found = []
+    for name in names:
+        listener = _LISTENER.fullmatch(name)
+        base = listener[1] if listener else name
+        if base in NOT_APPLIED_NAMES and listener_setting(name) is None:
+            found.append(name)
+    if not found:
+        return None
+    return f"compactd does not apply these configs while it runs: {_set(found)}"
 
 
 def value_error(rule: Rule, name: str, value: str) -> str | None:

@@ -203,6 +203,14 @@ STATIC_BROKER_NAMES: frozenset[str] = (OTHER_BROKER_NAMES | frozenset(BY_BROKER_
     PER_BROKER_RULES
 )  # fmt: skip
 
+#: Settings that Kafka changes while it runs, with consequences that here they don't have: of the listeners and their
+#: security, which count from the start on, and of plug-ins.
+NOT_APPLIED_NAMES: frozenset[str] = frozenset(
+    name
+    for name in (*_parsed(_OTHER_PER_BROKER), "config.providers", "metric.reporters")
+    if name not in _broker_rules(Dynamic.YES, Dynamic.PER_BROKER)
+)
+
 #: Settings of keys and certificates, which Kafka changes only under `listener.name.<name>.`.
 LISTENER_ONLY_NAMES: frozenset[str] = frozenset(
     f"ssl.{name}"

@@ -13,14 +13,15 @@ from pathlib import Path
 
 import msgspec
 
-from compactd.config.errors import CompactdError
+from compactd.config.errors import CompactdError, SettingError
 from compactd.config.flat import flatten, unflatten
 from compactd.config.load import load_file, parse_sets, resolve_cleaner, resolve_daemon, resolve_storage, resolve_topic
-from compactd.config.raw import RawSettings
+from compactd.config.raw import RawEntry, RawSettings
 from compactd.config.setting import Dynamic
 from compactd.config.settings import TopicConfig, as_text
-from compactd.config.table import SETTINGS, TOPIC_SETTINGS
+from compactd.config.table import BY_BROKER_NAME, BY_TOPIC_NAME, SETTINGS
 from compactd.coordinator.interfaces import Settings
+from compactd.workers.messages import GivenSettings
 
 #: Where the data is when nothing says so.
 DEFAULT_LOG_DIR = "data/d1"
@@ -99,19 +100,16 @@ class Configuration:
         return resolve_topic("topic", self._sets, replace(self._file, topics={}), known).config
 
     @property
-    def topic_defaults(self) -> dict[str, str]:
-        """What --set and the file say of topics in general: broker-level name to value, without units."""
-        found: dict[str, str] = {}
-        for given in (self._file, self._sets):
-            for name, entry in given.broker.items():
-                for setting in TOPIC_SETTINGS:
-                    broker = setting.broker_name(name)
-                    value = entry.values.get(setting.field)
-                    if broker is not None and value is not None:
-                        if isinstance(value, int) and broker.scale != 1:
-                            value //= broker.scale
-                        found[name] = as_text(value)
-        return found
+    def given(self) -> GivenSettings:
+        """What --set and the file say, as it was written; but what was written with a unit, without it."""
+        broker: dict[str, str] = {}
+        topics: dict[str, str] = {}
+        for source in (self._file, self._sets):
+            for name, entry in source.broker.items():
+                broker[name] = _written(name, entry)
+            for name, entry in source.every_topic.items():
+                topics[name] = _written(name, entry)
+        return GivenSettings(broker=broker, topics=topics)
 
     @property
     def topics(self) -> list[TopicSection]:
@@ -184,6 +182,35 @@ def keep_static(before: Settings, after: Settings) -> Settings:
 def settings_text(settings: Settings) -> dict[str, str]:
     """Every setting of the node with its value, as Welcome carries them."""
     return flatten(settings.storage, settings.cleaner, settings.daemon)
+
+
+def given_now(before: GivenSettings, after: GivenSettings) -> GivenSettings:
+    """`after`, but for what only a restart can change."""
+    broker = {name: text for name, text in after.broker.items() if _is_dynamic(name)}
+    broker |= {name: text for name, text in before.broker.items() if not _is_dynamic(name)}
+    return GivenSettings(broker=broker, topics=after.topics)
+
+
+def _is_dynamic(name: str) -> bool:
+    settings = BY_BROKER_NAME.get(name)
+    # Those of single listeners are not in the table.
+    return settings is None or any(
+        entry.name == name and entry.dynamic is not Dynamic.NO for setting in settings for entry in setting.broker
+    )
+
+
+def _written(name: str, entry: RawEntry) -> str:
+    """Its text, in the form that a server.properties would have."""
+    for setting in (*BY_BROKER_NAME.get(name, ()), *filter(None, (BY_TOPIC_NAME.get(name),))):
+        try:
+            setting.parse(name, entry.text, "", units=False)
+        except SettingError:
+            value = entry.values[setting.field]
+            broker = setting.broker_name(name)
+            if isinstance(value, int) and broker is not None and broker.scale != 1:
+                value //= broker.scale
+            return as_text(value)
+    return entry.text
 
 
 def _plain(values: Mapping[str, object]) -> str:

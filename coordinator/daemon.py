@@ -63,7 +63,7 @@ from compactd.coordinator.stopping import Stopping
 from compactd.coordinator.supervisor import Command, Supervisor, worker_command
 from compactd.coordinator.systemd import Notifier
 from compactd.storage.names import TopicPartition
-from compactd.workers import log_output
+from compactd.workers import log_output, logger_levels
 from compactd.workers.clock import Clock
 from compactd.workers.messages import (
     CatalogueChange,
@@ -78,6 +78,7 @@ from compactd.workers.messages import (
     PartitionStates,
     PeerAnswer,
     PeerRequest,
+    SetLoggerLevels,
     Stopped,
     Welcome,
 )
@@ -106,6 +107,10 @@ class Daemon:
         """`started` is called once everything runs."""
         self.configuration = configuration
         self.settings = configuration.resolve(None)
+        #: Its settings as they were written, but for those that only a restart can change.
+        self.given = configuration.given
+        #: Of single loggers, as clients changed them since the start.
+        self.logger_levels: dict[str, str] = {}
         self.clock = Clock(self.settings.daemon.test_clock_file or None)
         self.notifier = Notifier()
         self.begun = time.monotonic()
@@ -318,7 +323,9 @@ class Daemon:
         shift = worker.number if worker.kind == "broker" else 0
         bound = self.startup.bound.get(worker, {})
         return Welcome(
-            settings={**self.configuration.topic_defaults, **settings_text(self.settings)},
+            settings=settings_text(self.settings),
+            given=self.given,
+            logger_levels=dict(self.logger_levels),
             heartbeat_ms=daemon.worker_heartbeat_ms,
             silence_ms=max(2 * daemon.worker_timeout_ms, 2000),
             log_format=self._environment.get("COMPACTD_LOG_FORMAT", log_output.TEXT),
@@ -373,6 +380,8 @@ class Daemon:
             self.changes.asked_by(worker, message)
         elif isinstance(message, Listening):
             self.startup.broker_listens(worker, message)
+        elif isinstance(message, SetLoggerLevels):
+            self._set_logger_levels(message)
         elif isinstance(message, LogDirFailed):
             self.log_dir_failed(message.log_dir, message.reason)
         elif isinstance(message, DeleterState):
@@ -384,6 +393,17 @@ class Daemon:
                 self._stopping.broker_stopped(worker, message.log_dirs_clean)
         else:
             self.cleaning.received(worker, message)
+
+    def _set_logger_levels(self, message: SetLoggerLevels) -> None:
+        """In every process, those that start later included."""
+        for name, level in message.levels.items():
+            if level is None:
+                self.logger_levels.pop(name, None)
+            else:
+                self.logger_levels[name] = level
+        logger_levels.set_levels(message.levels)
+        for kind in KINDS:
+            self.send_all(kind, message)
 
     def take_states(self, states: Sequence[PartitionState]) -> None:
         """New states of partitions, from their owner."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from compactd.config.errors import CompactdError
 from compactd.config.listener_settings import shown
-from compactd.coordinator.configuration import Configuration, changed_names, keep_static
+from compactd.coordinator.configuration import Configuration, changed_names, given_now, keep_static
 from compactd.coordinator.control import refused
 from compactd.coordinator.control_messages import Control, Refused, Reloaded
 from compactd.coordinator.topics_section import apply_topics
@@ -51,7 +51,7 @@ def resolve_again(daemon: Daemon) -> None:
         _take_settings(daemon, daemon.configuration)
     except CompactdError as error:
         _log.error(f"settings of the catalogue were not applied: {error}")
-    update_topic_configs(daemon, daemon.partitions.topics)
+    daemon.cleaning.configs_changed(update_topic_configs(daemon, daemon.partitions.topics))
 
 
 def update_topic_configs(daemon: Daemon, topics: Iterable[str]) -> list[str]:
@@ -90,6 +90,10 @@ def scale_cleaners(daemon: Daemon) -> None:
 def _apply(daemon: Daemon, configuration: Configuration) -> Reloaded:
     applied, not_applied = _take_settings(daemon, configuration)
     daemon.configuration = configuration
+    given = given_now(daemon.given, configuration.given)
+    if given != daemon.given:
+        daemon.given = given
+        daemon.send_all("broker", Reconfigure(settings={}, given=given))
     daemon.supervisor.retry_given_up()
     topics = update_topic_configs(daemon, daemon.partitions.topics)
     if topics:

@@ -25,7 +25,8 @@ import zmq
 
 from compactd.config.errors import WorkerBootError
 from compactd.workers import log_output, messages
-from compactd.workers.messages import Heartbeat, Hello, Message, Reconfigure, Stop, Welcome
+from compactd.workers.logger_levels import set_levels
+from compactd.workers.messages import Heartbeat, Hello, Message, Reconfigure, SetLoggerLevels, Stop, Welcome
 
 _log = logging.getLogger(__name__)
 
@@ -196,6 +197,9 @@ class Channel:
             if message.version != messages.VERSION:
                 self._refusal = f"the coordinator speaks version {message.version}, this worker {messages.VERSION}"
             self._welcomed.set()
+            return
+        if isinstance(message, SetLoggerLevels):
+            set_levels(message.levels)
             return
         if isinstance(message, Reconfigure) and "log.level" in message.settings:
             log_output.set_level(message.settings["log.level"])

@@ -47,6 +47,15 @@ class Hello(Message, frozen=True, kw_only=True, tag=True):
     version: int = VERSION
 
 
+class GivenSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the daemon was started with, or last reloaded, as it was written: for those who ask what is set, and where."""
+
+    #: Broker-level name to text.
+    broker: dict[str, str] = {}
+    #: Topic-level name to text that was given for every topic.
+    topics: dict[str, str] = {}
+
+
 class Welcome(Message, frozen=True, kw_only=True, tag=True):
     """Coordinator to worker: settings to run with (setting name to value, as config.settings resolved them)."""
 
@@ -60,6 +69,9 @@ class Welcome(Message, frozen=True, kw_only=True, tag=True):
     #: Broker only: its Kafka node id, and where to listen (port 0: any free one).
     node_id: int = -1
     listen: tuple[Endpoint, ...] = ()
+    given: GivenSettings = GivenSettings()
+    #: Levels of single loggers that a client changed (workers.logger_levels).
+    logger_levels: dict[str, str] = {}
     version: int = VERSION
 
 
@@ -82,6 +94,14 @@ class Reconfigure(Message, frozen=True, kw_only=True, tag=True):
     """Coordinator to worker: settings that may change while running, with their new values."""
 
     settings: dict[str, str]
+    #: None: as it was.
+    given: GivenSettings | None = None
+
+
+class SetLoggerLevels(Message, frozen=True, kw_only=True, tag=True):
+    """Broker to coordinator, and on to every worker: a client changed levels of loggers; None: as the one above it."""
+
+    levels: dict[str, str | None]
 
 
 class Stop(Message, frozen=True, kw_only=True, tag=True):
@@ -529,7 +549,7 @@ class PeerAnswer(Message, frozen=True, kw_only=True, tag=True):
 
 
 AnyMessage = (
-    Hello | Welcome | Listening | Heartbeat | Reconfigure | Stop | Stopped | Failed
+    Hello | Welcome | Listening | Heartbeat | Reconfigure | SetLoggerLevels | Stop | Stopped | Failed
     | AssignPartitions | PartitionsReady | ReleasePartitions | PartitionsReleased | PartitionStates | ConfigChanged | LogDirFailed
     | DirectoriesRetired
     | PrepareClean | CleanJob | CleanThrottle | CleanProgress | GroupReady | GroupSwapped | CleanDone | AbortClean

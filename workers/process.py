@@ -28,6 +28,7 @@ from compactd.config.errors import CompactdError, WorkerBootError
 from compactd.workers import log_output
 from compactd.workers.channel import EXIT_COORDINATOR_GONE, WORKERS_SOCKET, Channel
 from compactd.workers.clock import Clock
+from compactd.workers.logger_levels import set_levels
 from compactd.workers.messages import Failed, Stopped
 
 __all__ = ["EXIT_BOOT", "KINDS", "Body", "Channel", "Kind", "coordinator_pid", "main", "sweep"]
@@ -93,6 +94,7 @@ def _run(channel: Channel, kind: Kind) -> int:
     try:
         welcome = channel.open()
         log_output.configure(f"{channel.kind}-{channel.number}", welcome.log_format, welcome.log_level)
+        set_levels(welcome.logger_levels)
         clock = Clock(welcome.settings.get("test.clock.file") or None)
         last = _body(kind)(channel, clock)
     except ImportError as error:

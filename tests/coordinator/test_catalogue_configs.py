@@ -160,8 +160,8 @@ def test_lists_grow_and_shrink_from_their_default(catalogue: Catalogue) -> None:
     assert policy(Op.APPEND, "compact,delete") == "delete,compact"
     assert policy(Op.SUBTRACT, "delete") == "compact"
     assert policy(Op.SUBTRACT, "compact") == ""
-    assert alter(catalogue, (R.BROKER, "1", (change("metric.reporters", "a.B", Op.APPEND),)))[0] == [(0, None)]
-    assert catalogue.image.broker_configs(1) == {"metric.reporters": "a.B"}
+    assert alter(catalogue, (R.BROKER, "1", (change("log.cleanup.policy", "compact", Op.APPEND),)))[0] == [(0, None)]
+    assert catalogue.image.broker_configs(1) == {"log.cleanup.policy": "delete,compact"}
 
 
 def test_what_stays_the_same_is_not_written_for_a_topic_but_is_for_a_broker(catalogue: Catalogue) -> None:

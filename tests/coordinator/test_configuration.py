@@ -12,9 +12,11 @@ from compactd.coordinator.configuration import (
     Configuration,
     TopicConfigs,
     changed_names,
+    given_now,
     keep_static,
     settings_text,
 )
+from compactd.workers.messages import GivenSettings
 
 _YAML = """
 log.dirs: [a, b]
@@ -97,13 +99,32 @@ def test_settings_travel_as_text(tmp_path: Path) -> None:
     assert unflatten({"something.else": "1"}) == unflatten({})
 
 
-def test_what_is_said_of_topics_in_general_is_told_without_units(tmp_path: Path) -> None:
+def test_what_was_given_is_told_as_it_was_written_but_without_units(tmp_path: Path) -> None:
     text = "log.retention.hours: 2\nlog.roll.ms: 3h\nlog.cleanup.policy: [compact, delete]\nnum.partitions: 4\n"
-    given = configuration(tmp_path, text, "log.roll.ms=5000", "log.preallocate=true", "log.retention.minutes=-1")
-    assert given.topic_defaults == {
-        "log.retention.hours": "2",
-        "log.roll.ms": "5000",
-        "log.cleanup.policy": "compact,delete",
-        "log.preallocate": "true",
-        "log.retention.minutes": "-1",
-    }
+    text += "retention.ms: 2d\nlog.segment.bytes: 2MiB\nlog.dirs: /d1\n"
+    given = configuration(
+        tmp_path, text, "log.roll.ms=5000", "log.preallocate=true", "log.retention.minutes=-1", "cleanup.policy=compact"
+    )
+    assert given.given == GivenSettings(
+        broker={
+            "log.retention.hours": "2",
+            "log.roll.ms": "5000",
+            "log.cleanup.policy": "compact,delete",
+            "num.partitions": "4",
+            "log.segment.bytes": "2097152",
+            "log.dirs": "/d1",
+            "log.preallocate": "true",
+            "log.retention.minutes": "-1",
+        },
+        topics={"retention.ms": "172800000", "cleanup.policy": "compact"},
+    )
+
+
+def test_what_only_a_restart_changes_is_told_as_it_is(tmp_path: Path) -> None:
+    before = configuration(tmp_path, "log.dirs: a\nnum.partitions: 4\nlog.retention.ms: 5\n").given
+    after = configuration(
+        tmp_path, "log.dirs: b\nauto.create.topics.enable: false\nlog.roll.ms: 6\nretention.ms: 7\n"
+    ).given
+    assert given_now(before, after) == GivenSettings(
+        broker={"log.dirs": "a", "num.partitions": "4", "log.roll.ms": "6"}, topics={"retention.ms": "7"}
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +18,13 @@ from compactd.workers.broker.api_keys import (
 from compactd.workers.broker.config_values import ConfigValues, Entry
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.logger_configs import (
+    BROKER_LOGGER,
+    RefusedConfigError,
+    alter_loggers,
+    check_node,
+    describe_loggers,
+)
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from compactd.workers.broker.turns import Turns
@@ -30,10 +38,9 @@ from compactd.workers.catalogue_messages import (
 )
 
 _LOGGER = logging.getLogger(__name__)
-_BROKER_LOGGER = 8
 #: In the order in which ListConfigResources gives them.
 _LISTED = (
-    _BROKER_LOGGER,
+    BROKER_LOGGER,
     ResourceType.BROKER,
     ResourceType.TOPIC,
     ResourceType.GROUP,
@@ -47,7 +54,7 @@ _PERMISSIONS: dict[int, Resource] = {
     ResourceType.GROUP: Resource.GROUP,
     ResourceType.BROKER: Resource.CLUSTER,
     ResourceType.CLIENT_METRICS: Resource.CLUSTER,
-    _BROKER_LOGGER: Resource.CLUSTER,
+    BROKER_LOGGER: Resource.CLUSTER,
 }
 _DENIED_CODES = {
     Resource.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -59,13 +66,6 @@ _DENIED_TEXTS = {
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
 }
-
-
-class _RefusedError(Exception):
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
 
 
 # ---- describing
@@ -87,7 +87,7 @@ async def describe_configs(context: Context, header: RequestHeader, request: Any
         try:
             _check_permission(context, header, Operation.DESCRIBE_CONFIGS, resource)
             entries = _entries(context, values, resource.resource_type, resource.resource_name)
-        except _RefusedError as refusal:
+        except RefusedConfigError as refusal:
             error, message = refusal.code, refusal.message
         wanted = set(resource.configuration_keys or ())
         if wanted:
@@ -112,7 +112,7 @@ async def describe_configs(context: Context, header: RequestHeader, request: Any
 def _check_permission(context: Context, header: RequestHeader, operation: Operation, resource: Any) -> None:
     denied = _denied(context, header, operation, resource)
     if denied:
-        raise _RefusedError(denied, _DENIED_TEXTS[denied])
+        raise RefusedConfigError(denied, _DENIED_TEXTS[denied])
 
 
 def _denied(context: Context, header: RequestHeader, operation: Operation, resource: Any) -> ErrorCode:
@@ -146,36 +146,24 @@ def _entries(context: Context, values: ConfigValues, kind: int, name: str) -> Se
         if topic is not None:
             return values.of_topic(topic.configs)
         if is_topic_name(name):
-            raise _RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
-        raise _RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: '{name}'")
+            raise RefusedConfigError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
+        raise RefusedConfigError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: '{name}'")
     if kind == ResourceType.BROKER:
         if not name:
             return values.of_cluster()
-        _check_node(context, name, " or empty string")
+        check_node(context, name, " or empty string")
         return values.of_broker()
-    if kind == _BROKER_LOGGER:
-        if not name:
-            raise _RefusedError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
-        _check_node(context, name, "")
-        return values.of_loggers()
+    if kind == BROKER_LOGGER:
+        return describe_loggers(context, name)
     if kind == ResourceType.GROUP:
         if not name:
-            raise _RefusedError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+            raise RefusedConfigError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
         return values.of_group(image.group_configs.get(name, {}))
     if kind == ResourceType.CLIENT_METRICS:
         if not name:
-            raise _RefusedError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
+            raise RefusedConfigError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
         return values.of_client_metrics(image.client_metrics.get(name, {}))
-    raise _RefusedError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type {kind}")
-
-
-def _check_node(context: Context, name: str, otherwise: str) -> None:
-    """A client asks the broker that it asks about; to it, each worker is one."""
-    if not name.lstrip("+-").isdigit() or not name.isascii():
-        raise _RefusedError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
-    if int(name) not in (context.node_id, context.config.node_id):
-        text = f"Unexpected broker id, expected {context.node_id}{otherwise}, but received {name}"
-        raise _RefusedError(ErrorCode.INVALID_REQUEST, text)
+    raise RefusedConfigError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type {kind}")
 
 
 # ---- altering
@@ -219,12 +207,18 @@ async def _alter(context: Context, header: RequestHeader, request: Any, incremen
         )
         for each, resource in zip(asked, request.resources, strict=True)
     ]
-    loggers = [each for each in asked if each.type == _BROKER_LOGGER]
+    counted = Counter((each.type, each.name_there) for each in asked)
+    # The others go to the catalogue; a logger that is named twice, and AlterConfigs of one, get its refusal as well.
+    loggers = {each for each in asked if incremental and each.type == BROKER_LOGGER and counted[each[0], each[2]] == 1}
+    may_alter_loggers = not loggers or context.part(Authorizer).allows(
+        header, Operation.ALTER_CONFIGS, Resource.CLUSTER
+    )
     results = [
-        _logger_refused(each, _may_alter_loggers(context, header)) if incremental else _logger_refused(each)
-        for each in loggers
+        alter_loggers(context, resource, may_alter_loggers, request.validate_only)
+        for each, resource in zip(asked, request.resources, strict=True)
+        if each in loggers
     ]
-    wanted = [change for change in changes if change.type != _BROKER_LOGGER]
+    wanted = [change for change, each in zip(changes, asked, strict=True) if each not in loggers]
     if wanted:
         arguments = AlterConfigs(
             resources=tuple(wanted), incremental=incremental, validate_only=request.validate_only
@@ -248,22 +242,6 @@ def _name_there(context: Context, resource: Any) -> str:
     if resource.resource_type == ResourceType.BROKER and name == str(context.node_id):
         return str(context.config.node_id)
     return name
-
-
-def _may_alter_loggers(context: Context, header: RequestHeader) -> bool:
-    return context.part(Authorizer).allows(header, Operation.ALTER_CONFIGS, Resource.CLUSTER)
-
-
-def _logger_refused(asked: _Asked, allowed: bool = True) -> ResourceResult:
-    if not allowed:
-        code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        return ResourceResult(type=asked.type, name=asked.name, error=code, message=_DENIED_TEXTS[code])
-    return ResourceResult(
-        type=asked.type,
-        name=asked.name,
-        error=ErrorCode.INVALID_REQUEST,
-        message="There is one level for all loggers: the broker's setting log.level.",
-    )
 
 
 async def _changed(context: Context, arguments: AlterConfigs) -> Iterable[ResourceResult]:
@@ -293,7 +271,7 @@ async def list_config_resources(context: Context, header: RequestHeader, request
     image = context.image
     nodes = [str(node.node_id) for node in image.nodes]
     names: dict[int, Iterable[str]] = {
-        _BROKER_LOGGER: nodes,
+        BROKER_LOGGER: nodes,
         ResourceType.BROKER: nodes,
         ResourceType.TOPIC: (topic.name for topic in image),
         ResourceType.GROUP: sorted(name for name, configs in image.group_configs.items() if configs),

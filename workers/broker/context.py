@@ -15,7 +15,7 @@ from compactd.config.errors import CompactdError
 from compactd.config.settings import DaemonConfig, StorageConfig
 from compactd.workers.broker.image import CatalogueImage
 from compactd.workers.clock import Clock
-from compactd.workers.messages import CatalogueChange, CatalogueChanged, Failed, Message
+from compactd.workers.messages import CatalogueChange, CatalogueChanged, Failed, GivenSettings, Message
 
 if TYPE_CHECKING:
     from compactd.workers.broker.partitions import Partitions
@@ -97,6 +97,8 @@ class Context:
     loop: asyncio.AbstractEventLoop
     #: Changed settings by broker-level name, as Reconfigure told them.
     settings: dict[str, str] = field(default_factory=dict)
+    #: Settings as a person wrote them, which clients may ask for.
+    given: GivenSettings = field(default_factory=GivenSettings)
     _parts: dict[type[Any], Any] = field(default_factory=dict)
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     _on_stop: list[Callable[[], Awaitable[None]]] = field(default_factory=list)

@@ -11,7 +11,6 @@ import logging
 import resource
 import socket
 import sys
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -111,6 +110,7 @@ class Broker:
             executor=executor,
             loop=self.loop,
             settings=dict(welcome.settings),
+            given=welcome.given,
         )
         load_handlers()
         self.context.part(GroupCoordinator)
@@ -164,7 +164,7 @@ class Broker:
                 if not self._stopped.done():
                     self._stopped.set_result(None)
             case Reconfigure():
-                self._reconfigured(message.settings)
+                self._reconfigured(message)
             case PeerRequest() | PeerAnswer():
                 self.context.part(Peers).received(message)
             case CatalogueChanged():
@@ -186,9 +186,11 @@ class Broker:
                 self.server.start(listener, endpoint.listener)
             self.channel.set_phase("serving")
 
-    def _reconfigured(self, settings: Mapping[str, str]) -> None:
+    def _reconfigured(self, message: Reconfigure) -> None:
         context = self.context
-        context.settings.update(settings)
+        context.settings.update(message.settings)
+        if message.given is not None:
+            context.given = message.given
         context.storage, _, context.config = unflatten(context.settings)
         context.partitions.verify_transactions(context.config.transaction_partition_verification_enable)
         self.server.limits = _limits(context.config)

@@ -18,6 +18,7 @@ from compactd.workers.messages import (
     CatalogueTopic,
     CatalogueUpdate,
     Failed,
+    GivenSettings,
     Message,
     PartitionAssignment,
     PartitionsReady,
@@ -41,8 +42,8 @@ class CatalogueBroker(InProcessBroker):
     ) -> None:
         """`topic_defaults`: broker-level settings of topics, which the broker only tells of."""
         super().__init__(log_dirs, {"auto.create.topics.enable": "false", **QUICK, **(settings or {})}, clean)
-        told = {**(topic_defaults or {}), **self.channel.welcome.settings}
-        self.channel.welcome = msgspec.structs.replace(self.channel.welcome, settings=told)
+        given = GivenSettings(broker={**(topic_defaults or {}), **self.channel.welcome.given.broker})
+        self.channel.welcome = msgspec.structs.replace(self.channel.welcome, given=given)
         daemon = {"auto.create.topics.enable": "false", **QUICK, **(settings or {}), "node.id": NODE_ID}
         daemon.pop("cordoned.log.dirs", None)
         parts = Settings(

@@ -22,7 +22,7 @@ import msgspec
 from kio.serial import entity_reader
 
 from compactd.config.flat import flatten
-from compactd.config.settings import CleanerConfig, DaemonConfig, StorageConfig, TopicConfig
+from compactd.config.settings import CleanerConfig, DaemonConfig, StorageConfig, TopicConfig, as_text
 from compactd.storage.names import uuid_text
 from compactd.workers import catalogue_messages
 from compactd.workers.broker import main
@@ -41,6 +41,7 @@ from compactd.workers.messages import (
     CatalogueUpdate,
     Endpoint,
     Failed,
+    GivenSettings,
     Listening,
     Message,
     PartitionAssignment,
@@ -145,8 +146,9 @@ class InProcessBroker:
             Endpoint(each.name, "127.0.0.1", 0, int(each.protocol))
             for each in DaemonConfig.from_strings(daemon).open_listeners
         )
+        given = GivenSettings(broker={name: as_text(value) for name, value in values.items()})
         self.clock = MovedClock()
-        self.channel = FakeChannel(Welcome(settings=flat, node_id=NODE_ID, listen=listen))
+        self.channel = FakeChannel(Welcome(settings=flat, node_id=NODE_ID, listen=listen, given=given))
         self.channel.on_sent = self._catalogue
         self.clean = clean
         self.topics: dict[str, CatalogueTopic] = {}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from compactd.workers.messages import SetLoggerLevels
 from tests.workers.broker.catalogue_harness import CatalogueBroker
 from tests.workers.broker.harness import RawClient
 
@@ -157,9 +159,11 @@ def test_what_is_set_for_all_brokers(client: RawClient) -> None:
     change(client, BROKER, "", ("log.cleaner.threads", SET, "2"), ("of.a.plugin", SET, "x"))
     found = values(client, BROKER, "")
     assert found["log.cleaner.threads"] == ("2", DYNAMIC_DEFAULT)
-    # What nobody knows may be a password.
+    # What nobody knows may be a secret.
     assert found["of.a.plugin"] == (None, DYNAMIC_DEFAULT)
     assert values(client, BROKER, "1")["of.a.plugin"] == (None, DYNAMIC_DEFAULT)
+    (entry,) = described(client, BROKER, "1", ["of.a.plugin"]).configs
+    assert entry.is_sensitive and entry.read_only
     change(client, BROKER, "", ("log.cleaner.threads", REMOVE, None), ("of.a.plugin", REMOVE, None))
     assert not {"log.cleaner.threads", "of.a.plugin"} & set(values(client, BROKER, ""))
 
@@ -179,8 +183,6 @@ def test_groups_loggers_and_metrics(client: RawClient) -> None:
     }  # fmt: skip
     assert change(client, METRICS, "m", ("interval.ms", SET, "1000")) == (0, None)
     assert values(client, METRICS, "m")["interval.ms"] == ("1000", METRICS_SOURCE)
-    assert values(client, LOGGER, "1") == {"root": ("INFO", LOGGER_SOURCE)}
-    assert change(client, LOGGER, "1", ("root", SET, "DEBUG"))[0] == 42
 
 
 def test_settings_are_changed_one_by_one(client: RawClient) -> None:
@@ -197,9 +199,38 @@ def test_settings_are_changed_one_by_one(client: RawClient) -> None:
     assert values(client, TOPIC, "t", ["retention.ms"])["retention.ms"][1] == DEFAULT
 
 
+def test_levels_of_loggers_count_at_once(broker: CatalogueBroker, client: RawClient) -> None:
+    above, below = "compactd.storage", "compactd.storage.log"
+    before = values(client, LOGGER, "1")
+    assert {source for _, source in before.values()} == {LOGGER_SOURCE}
+    assert before.keys() >= {"root", above, below, "compactd.workers.broker.configs"}
+    assert change(client, LOGGER, "1", (above, SET, "DEBUG"), validate_only=True) == (0, None)
+    assert values(client, LOGGER, "1") == before
+    try:
+        assert change(client, LOGGER, "1", (above, SET, "TRACE"), (below, SET, "FATAL")) == (0, None)
+        after = values(client, LOGGER, "1")
+        assert (after[above][0], after[below][0], after["compactd.storage.log_appending"][0]) == ("TRACE", "FATAL", "TRACE")
+        assert logging.getLogger(above).isEnabledFor(5) and not logging.getLogger(below).isEnabledFor(logging.ERROR)
+        # The other processes hear of it.
+        told = broker.channel.wait_for(lambda message: isinstance(message, SetLoggerLevels))
+        assert told.levels == {above: "TRACE", below: "FATAL"}
+        assert change(client, LOGGER, "1", (below, REMOVE, None)) == (0, None)
+        assert values(client, LOGGER, "1")[below] == ("TRACE", LOGGER_SOURCE)
+        # All of a resource's changes, or none.
+        assert change(client, LOGGER, "1", (above, SET, "INFO"), ("no.such", SET, "INFO"))[0] == 40
+        assert values(client, LOGGER, "1")[above] == ("TRACE", LOGGER_SOURCE)
+    finally:
+        change(client, LOGGER, "1", (above, REMOVE, None), (below, REMOVE, None))
+    assert values(client, LOGGER, "1") == before
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "one", "error"),
     [
+        (LOGGER, "1", ("root", SET, "debug"), 40), (LOGGER, "1", ("no.such", SET, "DEBUG"), 40),
+        (LOGGER, "1", ("root", REMOVE, None), 42), (LOGGER, "1", ("root", APPEND, "DEBUG"), 42),
+        (LOGGER, "", ("root", SET, "DEBUG"), 42), (LOGGER, "7", ("root", SET, "DEBUG"), 42),
+        (BROKER, "1", ("listeners", SET, "PLAINTEXT://:1"), 42), (BROKER, "1", ("metric.reporters", SET, "x"), 42),
         (TOPIC, "t", ("no.such", SET, "1"), 40),
         (TOPIC, "t", ("retention.ms", SET, "soon"), 40),
         (TOPIC, "t", ("retention.ms", SET, None), 42),
