@@ -33,4 +33,5 @@ def build(daemon: Daemon, all_partitions: bool) -> Status:
         deleter=daemon.deletions.status(),
         loop=daemon.loop.status(),
         metrics=daemon.metrics_address,
+        moves={str(name): state.moving_to for name, state in partitions.states.items() if state.moving_to},
     )

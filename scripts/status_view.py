@@ -58,7 +58,9 @@ def view_of(status: Status, max_partitions: int | None = MAX_PARTITIONS) -> View
     if cleaning.quarantine:
         sections.append(_quarantine(cleaning.quarantine, status.now_ms))
     if status.offline:
-        sections.append(_offline(status.offline, max_partitions))
+        sections.append(_named("Not served", "because", status.offline, max_partitions))
+    if status.moves:
+        sections.append(_named("On their way", "to", status.moves, max_partitions))
     sections.append(_log_dirs(status.log_dirs))
     sections.append(_rest(status))
     return View(_head(status), tuple(_alarms(status)), tuple(sections))
@@ -229,14 +231,15 @@ def _quarantine(entries: Sequence[QuarantineStatus], now_ms: int) -> Section:
     )
 
 
-def _offline(offline: dict[str, str], most: int | None) -> Section:
-    names = sorted(offline)
+def _named(title: str, what: str, told: dict[str, str], most: int | None) -> Section:
+    """Partitions, and what there is to say of each."""
+    names = sorted(told)
     shown = names if most is None else names[:most]
     left = len(names) - len(shown)
     return Section(
-        "Not served",
-        ("partition", "because"),
-        tuple((name, offline[name]) for name in shown),
+        title,
+        ("partition", what),
+        tuple((name, told[name]) for name in shown),
         notes=(f"and {human_count(left)} more: --all lists them",) if left else (),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from compactd.config.errors import CompactdError, CorruptFileError, RefusedError
 from compactd.coordinator.catalogue import Catalogue
 from compactd.storage import names
+from compactd.storage.log_copy import MOVED_FROM
 from compactd.storage.log_dir import LogDir
 from compactd.storage.metadata.metadata_log import MetadataLog
 from compactd.storage.metadata.record_types import MetadataRecord, RecordType
@@ -19,7 +21,7 @@ from compactd.storage.metadata.snapshots import place_snapshot, snapshot_bytes
 from compactd.storage.names import TopicPartition, uuid_text
 from compactd.storage.partition_metadata import write_partition_metadata
 from compactd.storage.records.batch import iter_batches
-from compactd.workers.catalogue_messages import CreateTopics, DeleteTopics, NewTopic
+from compactd.workers.catalogue_messages import NO_ID, CreateTopics, DeleteTopics, NewTopic
 from tests.coordinator.catalogues import NODES, NOW, opened, started
 from tests.storage.metadata import logs
 from tests.storage.metadata.golden import golden
@@ -364,6 +366,51 @@ def test_a_recorded_move_is_finished(dirs: list[Path]) -> None:
     assert place_of(catalogue, "users", 0) == str(target)
     assert any(entry.name.endswith("-delete") for entry in original.parent.iterdir())
     catalogue.close()
+
+
+def test_an_original_whose_move_ended_goes(dirs: list[Path]) -> None:
+    """Its disk failed before it could be renamed: both have the partition's name, and the copy says which one it was."""
+    original = where(dirs, "users-0")
+    target = next(log_dir for log_dir in dirs if log_dir != original.parent)
+    shutil.copytree(original, target / "users-0")
+    (target / "users-0" / MOVED_FROM).write_bytes(os.fsencode(original))
+    catalogue = started(dirs)
+    assert place_of(catalogue, "users", 0) == str(target)
+    assert not original.exists()
+    assert [entry.name[:8] for entry in original.parent.iterdir() if entry.name.endswith("-delete")] == ["users-0."]
+    catalogue.close()
+
+
+def test_a_complete_copy_whose_original_is_gone_is_the_partition(dirs: list[Path]) -> None:
+    """Of a cluster too old for a catalogue that names log dirs. One that is not complete is no partition."""
+    original = where(dirs, "users-0")
+    target = next(log_dir for log_dir in dirs if log_dir != original.parent)
+    copy = target / names.future_dir_name(TopicPartition("users", 0))
+    original.rename(copy)
+    (copy / MOVED_FROM).write_bytes(os.fsencode(original))
+    catalogue = started(dirs)
+    assert place_of(catalogue, "users", 0) == str(target)
+    assert (target / "users-0").is_dir() and not copy.exists()
+    assert not (target / "users-0" / MOVED_FROM).exists()
+    catalogue.close()
+
+
+@pytest.mark.parametrize(("known", "end"), [(True, "-delete"), (False, "-stray")])
+def test_a_copy_without_a_partition_goes_the_way_of_one(dirs: list[Path], known: bool, end: str) -> None:
+    original = where(dirs, "users-0")
+    target = next(log_dir for log_dir in dirs if log_dir != original.parent)
+    copy = target / names.future_dir_name(TopicPartition("users", 0))
+    shutil.copytree(original, copy)
+    if known:
+        catalogue = started(dirs)
+        catalogue.apply("delete_topics", DeleteTopics(topics=(("users", NO_ID),)))
+        catalogue.close()
+    else:
+        names_file = copy / names.PARTITION_METADATA
+        names_file.write_text(names_file.read_text().replace(topic_id_of(original), "BBBBBBBBBBBBBBBBBBBBBQ"))
+    started(dirs).close()
+    assert not copy.exists()
+    assert any(entry.name.endswith(end) for entry in target.iterdir() if entry.name.startswith("users-0."))
 
 
 def test_partitions_without_directory_keep_their_dir_or_get_one(dirs: list[Path]) -> None:

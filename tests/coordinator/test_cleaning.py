@@ -1011,3 +1011,40 @@ def test_a_log_dir_that_is_nearly_full_is_cleaned_by_what_frees_most_for_what_it
     assert scene.cleaning._queue() == [B, A]
     monkeypatch.setattr("compactd.storage.files.free_share", lambda _path: 0.5)
     assert scene.cleaning._queue() == [A, B]
+
+
+def test_what_is_moved_is_not_cleaned_meanwhile(scene: Scene) -> None:
+    """A running clean is given up, none is begun until it has arrived, and its checkpoint goes along."""
+    scene.partition(A, clean=3)
+    scene.start()
+    job = scene.job
+    state = scene.state(A, 13, scene.dirs[0], moving_to=str(scene.dirs[1]))
+    scene.frame.states[A] = state
+    scene.cleaning.states_changed([state])
+    scene.frame.run()
+    (abort,) = scene.frame.of(AbortClean)
+    assert abort.request_id == job.request_id and "is being moved to" in abort.reason
+    scene.done(outcome="aborted", reason=abort.reason)
+    scene.frame.pass_time(10_000)
+    assert scene.jobs() == ["a-0"]
+    moved = scene.state(A, 13, scene.dirs[1])
+    scene.frame.states[A] = moved
+    scene.cleaning.partition_moved(A, *scene.dirs)
+    scene.cleaning.states_changed([moved])
+    scene.frame.run()
+    scene.frame.pass_time(10_000)
+    assert scene.jobs() == ["a-0", "a-0"]
+    assert (scene.checkpoint(0), scene.checkpoint(1)) == ({}, {"a-0": 30})
+
+
+def test_a_checkpoint_that_an_interrupted_move_left_goes_after_its_partition(scene: Scene) -> None:
+    scene.partition(A, clean=3)
+    scene.partition(B, clean=5, log_dir=1)
+    # Their logs lie in the other dirs by now; of one the new dir has an entry already.
+    scene.frame.states[A] = scene.state(A, 13, scene.dirs[1])
+    scene.frame.states[B] = scene.state(B, 15, scene.dirs[0])
+    OffsetCheckpoint(scene.dirs[0] / CLEANER_OFFSETS).write({A: 30, B: 70})
+    scene.frame.up["cleaner"] = []
+    scene.start()
+    assert scene.cleaning.offsets == {A: 30, B: 70}
+    assert (scene.checkpoint(0), scene.checkpoint(1)) == ({"b-0": 70}, {"a-0": 30})

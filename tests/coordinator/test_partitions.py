@@ -128,3 +128,16 @@ def test_a_broker_that_starts_late_gets_the_whole_catalogue() -> None:
     assert whole.nodes == ((1, "host", 9092),)
     assert (whole.credentials, whole.quotas, whole.acls) == ((credential,), (quota,), (rule,))
     assert (whole.group_configs, whole.client_metrics) == ({"g": {"a": "1"}}, {"m": {"b": "2"}})
+
+
+def test_a_move_is_seen_when_the_owner_tells_of_it() -> None:
+    partitions = Partitions()
+    partitions.apply(update(topic("a", "1", 1), full=True), new=False)
+    partitions.loaded([state("a", 0)])
+    # Before the catalogue says so it is no move.
+    assert partitions.moved([state("a", 0, "/d2")]) == []
+    partitions.apply(update(topic("a", "1", 1, log_dir="/d2")), new=True)
+    assert partitions.moved([state("a", 0)]) == []
+    assert partitions.moved([state("a", 0, "/d2")]) == [(A0, "/d1", "/d2")]
+    partitions.loaded([state("a", 0, "/d2")])
+    assert partitions.moved([state("a", 0, "/d2")]) == []

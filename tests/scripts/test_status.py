@@ -206,6 +206,13 @@ def test_trouble_is_said_first() -> None:
     assert "no clean is begun: tasks wait for I/O 80 % of the time" in notes
 
 
+def test_moves_are_told() -> None:
+    assert sections(status(moves={"users-1": "/d2", "users-0": "/d3"}))["On their way"] == (
+        ("users-0", "/d3"),
+        ("users-1", "/d2"),
+    )
+
+
 def test_the_rest_tells_of_the_deleter_and_of_the_loop() -> None:
     notes = view_of(status()).sections[-1].notes
     assert notes == (
@@ -219,7 +226,7 @@ def test_json_has_everything_in_camel_case() -> None:
     assert json.loads(json.dumps(shown)) == shown
     assert set(shown) == {
         "version", "pid", "state", "upSeconds", "nowMs", "clusterId", "nodeId", "topics", "partitions", "offline",
-        "workers", "logDirs", "cleaning", "deleter", "loop", "metrics",
+        "workers", "logDirs", "cleaning", "deleter", "loop", "metrics", "moves",
     }  # fmt: skip
     # Names of partitions and of an error's fields are data.
     assert shown["offline"] == {"a_b-0": "why"}
