@@ -14,10 +14,10 @@ from compactd.storage.records.varint import MalformedError
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.transactions.java_order import by_topic, ordered_union, partition_of
 from compactd.workers.broker.transactions.records import (
-    UnknownRecordError,
     decode_record,
     encode_tombstone,
     encode_transition,
+    what_is_unknown,
 )
 from compactd.workers.broker.transactions.transaction import (
     NO_EPOCH,
@@ -298,15 +298,13 @@ def _as_transition(found: Transaction) -> Transition:
 
 @pytest.mark.parametrize("value", _GOLDEN)
 def test_records_are_kafkas(value: str) -> None:
-    name, found = decode_record(_KEY, bytes.fromhex(value))
-    assert (name, found is not None) == ("tx-1", True)
-    assert found is not None
-    key, again = encode_transition(name, _as_transition(found), 2)
+    found = decode_record(_KEY, bytes.fromhex(value))
+    assert found.transactional_id == "tx-1"
+    key, again = encode_transition("tx-1", _as_transition(found), 2)
     assert (key, again.hex()) == (_KEY, value)
     # What a cluster without transaction.version writes has no tags.
-    _, plain = encode_transition(name, _as_transition(found), 0)
-    _, old = decode_record(_KEY, plain)
-    assert old is not None
+    _, plain = encode_transition("tx-1", _as_transition(found), 0)
+    old = decode_record(_KEY, plain)
     assert (plain[:2], old.state, old.epoch, sorted(old.partitions)) == (
         b"\0\0",
         found.state,
@@ -316,11 +314,10 @@ def test_records_are_kafkas(value: str) -> None:
 
 
 def test_tombstones_and_what_is_not_known() -> None:
-    assert decode_record(*encode_tombstone("tx-1")) == ("tx-1", None)
-    with pytest.raises(UnknownRecordError, match="type 5"):
-        decode_record(b"\0\5\0\0", b"")
-    with pytest.raises(UnknownRecordError, match="version 9"):
-        decode_record(_KEY, b"\0\x09anything")
+    assert encode_tombstone("tx-1") == (_KEY, None)
+    assert what_is_unknown(_KEY, None) == what_is_unknown(_KEY, b"\0\1") == what_is_unknown(b"\0", b"\0") == ""
+    assert what_is_unknown(b"\0\5\0\0", b"") == "type 5"
+    assert what_is_unknown(_KEY, b"\0\x09anything") == "version 9"
     value = bytearray.fromhex(_GOLDEN[0])
     for damaged in (bytes(value[:-1]), bytes(value) + b"\0", bytes(value[:16]) + b"\x09" + bytes(value[17:]), b"\0"):
         with pytest.raises(MalformedError):
@@ -376,8 +373,7 @@ class Clients(RuleBasedStateMachine):
         if not written:
             return False
         before = self.tx.last_epoch
-        _, loaded = decode_record(*encode_transition("tx", to, 2))
-        assert loaded is not None
+        loaded = decode_record(*encode_transition("tx", to, 2))
         self.tx.complete(to)
         loaded.last_epoch, loaded.failed_fence = self.tx.last_epoch, self.tx.failed_fence
         assert loaded == self.tx, before

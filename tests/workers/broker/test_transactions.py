@@ -17,7 +17,7 @@ from compactd.storage.records.builder import build_batch
 from compactd.storage.records.record import Record
 from compactd.workers.broker.transactions.coordinator import TransactionCoordinator
 from compactd.workers.broker.transactions.java_order import partition_of
-from compactd.workers.broker.transactions.records import decode_record, encode_transition
+from compactd.workers.broker.transactions.records import decode_record, encode_tombstone, encode_transition
 from compactd.workers.broker.transactions.transaction import State, Transition
 from tests.workers.broker.batches import batch, produce
 from tests.workers.broker.catalogue_harness import CatalogueBroker
@@ -93,9 +93,8 @@ def state_records(broker: CatalogueBroker, name: str = "tx") -> list[tuple[str, 
             batches = list(iter_batches(read.read()))
         offset = batches[-1].header.next_offset
         for record in [record for each in batches for record in each.records()]:
-            assert record.key is not None
-            identity, state = decode_record(record.key, record.value)
-            if identity == name:
+            if record.key == encode_tombstone(name)[0]:
+                state = None if record.value is None else decode_record(record.key, record.value)
                 found.append(None if state is None else (state.state.title, state.epoch))
     return found
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from compactd.storage.log import PartitionLog
-from compactd.storage.records.batch import Batch, iter_batches
+from compactd.storage.records.batch import Batch, BatchHeader, iter_batches
 from compactd.storage.records.varint import MalformedError
-from compactd.workers.broker.transactions.records import UnknownRecordError, decode_record
+from compactd.workers.broker.transactions.records import decode_record, what_is_unknown
 from compactd.workers.broker.transactions.transaction import Transaction
 
 _LENGTH_END = 12
@@ -31,6 +31,8 @@ def load(log: PartitionLog, chunk: int) -> Loaded:
     never be finished. (Kafka goes on with what it has read so far.) What another version of Kafka wrote is passed over.
     """
     loaded = Loaded()
+    # Only what counts in the end is decoded: an id has three records for each of its transactions.
+    latest: dict[bytes, tuple[bytes, BatchHeader]] = {}
     for batch in _batches(log, chunk):
         header = batch.header
         batch.check()
@@ -40,22 +42,21 @@ def load(log: PartitionLog, chunk: int) -> Loaded:
             for record in batch.records():
                 if record.key is None:
                     raise MalformedError("it has no key")
-                _replay(loaded, record.key, record.value)
+                if unknown := what_is_unknown(record.key, record.value):
+                    loaded.unknown[unknown] += 1
+                elif record.value is None:
+                    latest.pop(record.key, None)
+                else:
+                    latest[record.key] = record.value, header
         except MalformedError as error:
             header.corrupt(str(log.directory), f"a record of transactions: {error}")
+    for key, (value, header) in latest.items():
+        try:
+            transaction = decode_record(key, value)
+        except MalformedError as error:
+            header.corrupt(str(log.directory), f"a record of transactions: {error}")
+        loaded.by_id[transaction.transactional_id] = transaction
     return loaded
-
-
-def _replay(loaded: Loaded, key: bytes, value: bytes | None) -> None:
-    try:
-        transactional_id, transaction = decode_record(key, value)
-    except UnknownRecordError as error:
-        loaded.unknown[str(error)] += 1
-        return
-    if transaction is None:
-        loaded.by_id.pop(transactional_id, None)
-    else:
-        loaded.by_id[transactional_id] = transaction
 
 
 def _batches(log: PartitionLog, chunk: int) -> Iterator[Batch]:

@@ -53,23 +53,22 @@ def encode_tombstone(transactional_id: str) -> tuple[bytes, None]:
     return key, None
 
 
-class UnknownRecordError(Exception):
-    """A record of a type or version to come: passed over, as Kafka does. The text says which."""
-
-
-def decode_record(key: bytes, value: bytes | None) -> tuple[str, Transaction | None]:
-    """The id, and its state, None for a tombstone. UnknownRecordError, MalformedError."""
+def what_is_unknown(key: bytes, value: bytes | None) -> str:
+    """Of a record of a type or version to come, which Kafka passes over: which it is; "": it is known, or damaged."""
     if len(key) >= _TYPE_SIZE and (number := int.from_bytes(key[:_TYPE_SIZE], "big", signed=True)) != _TRANSACTION:
-        raise UnknownRecordError(f"type {number}")
+        return f"type {number}"
     if value is not None and len(value) >= _TYPE_SIZE:
         version = int.from_bytes(value[:_TYPE_SIZE], "big", signed=True)
         if version not in _VERSIONS:
-            raise UnknownRecordError(f"version {version}")
+            return f"version {version}"
+    return ""
+
+
+def decode_record(key: bytes, value: bytes) -> Transaction:
+    """The state of an id. MalformedError."""
     record = decode_coordinator_record(TRANSACTION_RECORDS, key, value)
     transactional_id = record["key"]["transactionalId"]
     fields = record["value"]
-    if fields is None:
-        return transactional_id, None
     try:
         state = State(fields["transactionStatus"])
     except ValueError:
@@ -80,7 +79,7 @@ def decode_record(key: bytes, value: bytes | None) -> tuple[str, Transaction | N
         if listed is None:
             raise MalformedError(f"a transaction in state {state.title} without a list of partitions")
         partitions = ordered_union((), [(each["topic"], number) for each in listed for number in each["partitionIds"]])
-    return transactional_id, Transaction(
+    return Transaction(
         transactional_id,
         fields["producerId"],
         fields["transactionTimeoutMs"],
