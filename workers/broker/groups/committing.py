@@ -171,7 +171,7 @@ def _check_consumer_commit(
 
 def commit_error(error: GroupError) -> ErrorCode:
     """What a client is told."""
-    return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if error.code is ErrorCode.RECORD_LIST_TOO_LARGE else error.code
+    return ErrorCode.UNKNOWN_SERVER_ERROR if error.code is ErrorCode.RECORD_LIST_TOO_LARGE else error.code
 
 
 def _utf16_length(text: str) -> int:

@@ -102,6 +102,7 @@ def _deletion(
     if group is not None and group.state is not State.EMPTY and group.protocol_type != CONSUMER:
         raise GroupError(ErrorCode.NON_EMPTY_GROUP)
     stored = {*shard.state.offsets.get(request.group_id, {}), *shard.state.pending_of(request.group_id)}
+    is_subscribed: Callable[[str], bool]
     if consumers is not None:
         is_subscribed = consumers.is_subscribed
     elif group is not None:

@@ -66,9 +66,8 @@ def _all(context: Context, header: RequestHeader, shard: Shard, group_id: str, s
     version = header.version
     by_topic: dict[str, list[int]] = {}
     stored = shard.state.offsets.get(group_id, {})
-    for topic, partition in [*stored, *shard.state.pending_of(group_id)]:
-        if partition not in by_topic.setdefault(topic, []):
-            by_topic[topic].append(partition)
+    for topic, partition in stored:
+        by_topic.setdefault(topic, []).append(partition)
     found: list[dict[str, Any]] = []
     for name, partitions in by_topic.items():
         if not context.part(Authorizer).allows(header, Operation.DESCRIBE, Resource.TOPIC, name):

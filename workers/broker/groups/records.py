@@ -13,7 +13,9 @@ from compactd.storage.metadata.offsets import encode_offsets_record
 from compactd.storage.metadata.schema import read_uvarint
 from compactd.storage.names import parse_uuid, uuid_text
 from compactd.storage.records.varint import MalformedError
+from compactd.workers.broker.groups.consumer.java import listed
 from compactd.workers.broker.groups.group import ClassicGroup
+from compactd.workers.broker.transactions.java_order import string_hash
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
@@ -146,7 +148,8 @@ def group_record(group: ClassicGroup, assignments: Mapping[str, bytes] | None = 
             "subscription": member.metadata(group.protocol_name),
             "assignment": member.assignment if assignments is None else assignments.get(member.member_id, b""),
         }
-        for member in group.members.values()
+        # As Kafka's table of them lists them.
+        for member in (group.members[member_id] for member_id in listed(group.members, string_hash))
     ]
     value = {
         "protocolType": group.protocol_type or "",

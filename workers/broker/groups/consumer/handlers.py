@@ -29,6 +29,8 @@ async def consumer_group_heartbeat(context: Context, header: RequestHeader, requ
     try:
         return await _heartbeat(context, header, request)
     except GroupError as error:
+        if error.code is ErrorCode.RECORD_LIST_TOO_LARGE:
+            return {"error_code": ErrorCode.UNKNOWN_SERVER_ERROR}
         return {"error_code": error.code, "error_message": error.message}
 
 
