@@ -17,12 +17,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def bootstrap_option(function: F) -> F:
-    """--bootstrap-server, for `find_server`."""
-    return click.option(
+    """--bootstrap-server, for `find_server`, and --command-config, for `load_login`."""
+    server = click.option(
         "--bootstrap-server",
         metavar="HOST:PORT",
         help="A Kafka listener, compactd's or Kafka's own. Default: the running daemon's.",
-    )(function)
+    )
+    login = click.option(
+        "--command-config",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Settings of Kafka's clients for a listener that asks for a login or for TLS: security.protocol, sasl.*, ssl.*.",
+    )
+    return server(login(function))
 
 
 def find_server(bootstrap_server: str | None, config: Path | None, run_dir: Path | None) -> str:

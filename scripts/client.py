@@ -18,6 +18,7 @@ from typing import Any
 
 from compactd.config.errors import RefusedError, ServerError, StorageIOError, UsageError
 from compactd.config.listeners import format_address, parse_address
+from compactd.scripts.login import Login, refused
 from compactd.storage.records.batch import Batch, iter_batches
 from compactd.workers.broker import api_keys
 from compactd.workers.broker.decoding import MalformedRequestError, decode, skip_tags
@@ -26,7 +27,14 @@ from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.schemas import is_flexible, request_class, response_class
 
 #: The one version of each API that is spoken.
-VERSIONS = {api_keys.PRODUCE: 9, api_keys.FETCH: 12, api_keys.LIST_OFFSETS: 7, api_keys.METADATA: 12}
+VERSIONS = {
+    api_keys.PRODUCE: 9,
+    api_keys.FETCH: 12,
+    api_keys.LIST_OFFSETS: 7,
+    api_keys.METADATA: 12,
+    api_keys.SASL_HANDSHAKE: 1,
+    api_keys.SASL_AUTHENTICATE: 2,
+}
 #: Longest answer that is read.
 MAX_ANSWER_BYTES = 256 << 20
 CLIENT_ID = "compactd"
@@ -71,15 +79,41 @@ class Fetched:
 class Connection:
     """One socket."""
 
-    def __init__(self, host: str, port: int, seconds: float) -> None:
-        """StorageIOError: nobody listens there."""
+    def __init__(self, host: str, port: int, seconds: float, login: Login | None = None) -> None:
+        """StorageIOError: nobody listens there, or not to us."""
         self.address = format_address(host, port)
         self._correlation = 0
+        #: It has answered, or we said who we are.
+        self._is_known = login is not None
         try:
             self.socket = socket.create_connection((host, port), timeout=seconds)
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
             raise _failed(self.address, "connecting", error) from None
+        if login is not None:
+            try:
+                self._come_in(login, host)
+            except BaseException:
+                self.socket.close()
+                raise
+
+    def _come_in(self, login: Login, host: str) -> None:
+        try:
+            self.socket = login.encrypted(self.socket, host)
+        except OSError as error:
+            raise _failed(self.address, "connecting with TLS", error) from None
+        if login.mechanism:
+            answer = self.ask(api_keys.SASL_HANDSHAKE, {"mechanism": login.mechanism})
+            if answer.error_code:
+                offered = ", ".join(answer.mechanisms) or "none"
+                raise refused(self.address, f"it takes no {login.mechanism}, it takes {offered}")
+            login.log_in(self._exchange, self.address)
+
+    def _exchange(self, token: bytes) -> bytes:
+        answer = self.ask(api_keys.SASL_AUTHENTICATE, {"auth_bytes": token})
+        if answer.error_code:
+            raise refused(self.address, (answer.error_message or error_text(answer.error_code)).rstrip("."))
+        return bytes(answer.auth_bytes)
 
     def close(self) -> None:
         self.socket.close()
@@ -102,6 +136,7 @@ class Connection:
         if not 4 <= size <= MAX_ANSWER_BYTES:
             raise ServerError(what=self.address, reason=f"it sent {size} bytes, and no Kafka broker would")
         frame = memoryview(self._exactly(size))
+        self._is_known = True
         (correlation,) = struct.unpack_from(">i", frame)
         try:
             body = skip_tags(frame, 4) if is_flexible(api_key, version) else 4
@@ -121,11 +156,14 @@ class Connection:
         while len(data) < count:
             try:
                 part = self.socket.recv(min(count - len(data), 1 << 20))
+            except ConnectionError:
+                part = b""
             except OSError as error:
                 raise _failed(self.address, "waiting for its answer", error) from None
             if not part:
+                hint = "" if self._is_known else "; a listener that asks for a login or for TLS needs --command-config"
                 raise StorageIOError(
-                    path=self.address, action="waiting for its answer", reason="it closed the connection"
+                    path=self.address, action="waiting for its answer", reason=f"it closed the connection{hint}"
                 )
             data += part
         return bytes(data)
@@ -134,8 +172,9 @@ class Connection:
 class KafkaClient:
     """Use as a context manager."""
 
-    def __init__(self, bootstrap: str, seconds: float = 30.0) -> None:
+    def __init__(self, bootstrap: str, seconds: float = 30.0, login: Login | None = None) -> None:
         """`bootstrap`: HOST:PORT, or several with commas, of which the first that answers is taken."""
+        self._login = login
         self._seconds = seconds
         self._nodes: dict[int, tuple[str, int]] = {}
         self._connections: dict[int, Connection] = {}
@@ -263,7 +302,7 @@ class KafkaClient:
         if found is None:
             if node not in self._nodes:
                 raise ServerError(what=f"node {node}", reason="it is not listed among the brokers")
-            found = self._connections[node] = Connection(*self._nodes[node], self._seconds)
+            found = self._connections[node] = Connection(*self._nodes[node], self._seconds, self._login)
         return found
 
     # ---- inside
@@ -276,7 +315,7 @@ class KafkaClient:
         for number, (host, port) in enumerate(addresses):
             last = number == len(addresses) - 1
             with contextlib.nullcontext() if last else contextlib.suppress(StorageIOError):
-                return Connection(host or "127.0.0.1", port, self._seconds)
+                return Connection(host or "127.0.0.1", port, self._seconds, self._login)
         raise AssertionError("unreachable")
 
     def _leader(self, layout: TopicLayout, partition: int) -> int:

@@ -14,6 +14,7 @@ import click
 from compactd.config.errors import ServerError, StorageIOError, UsageError
 from compactd.scripts.bootstrap import bootstrap_option, find_server
 from compactd.scripts.client import EARLIEST, LATEST, RETRIABLE, Fetched, KafkaClient, TopicLayout, error_text
+from compactd.scripts.login import load_login
 from compactd.scripts.output import human_count, human_time, print_json
 from compactd.scripts.running import daemon_options
 from compactd.scripts.values import FORMATS, json_fields
@@ -75,6 +76,7 @@ def command(
     as_json: bool,
     form: str,
     bootstrap_server: str | None,
+    command_config: Path | None,
     config: Path | None,
     run_dir: Path | None,
 ) -> None:
@@ -96,7 +98,8 @@ def command(
         if as_json
         else _LinePrinter(separator.encode() if keys else None, null_marker.encode(), offsets)
     )
-    with KafkaClient(find_server(bootstrap_server, config, run_dir)) as client:
+    login = None if command_config is None else load_login(command_config)
+    with KafkaClient(find_server(bootstrap_server, config, run_dir), login=login) as client:
         consumer = _Consumer(client, client.layout(topic), partition, committed)
         consumer.begin(offset, from_beginning)
         # Ctrl-C is how it ends where nothing else ends it.

@@ -13,6 +13,7 @@ from compactd.config.errors import CompactdError, ServerError, UsageError
 from compactd.scripts.bootstrap import bootstrap_option, find_server
 from compactd.scripts.client import KafkaClient, TopicLayout
 from compactd.scripts.lines import LineFormat, read_lines
+from compactd.scripts.login import load_login
 from compactd.scripts.output import human_count, print_json
 from compactd.scripts.partitioning import Partitioner
 from compactd.scripts.running import daemon_options
@@ -61,6 +62,7 @@ def command(
     acks: str,
     as_json: bool,
     bootstrap_server: str | None,
+    command_config: Path | None,
     config: Path | None,
     run_dir: Path | None,
 ) -> None:
@@ -81,7 +83,8 @@ def command(
     line_format = LineFormat(
         None if key_separator is None else key_separator.encode(), None if null_marker is None else null_marker.encode()
     )
-    with KafkaClient(find_server(bootstrap_server, config, run_dir)) as client:
+    login = None if command_config is None else load_login(command_config)
+    with KafkaClient(find_server(bootstrap_server, config, run_dir), login=login) as client:
         layout = client.layout(topic)
         producer = _Producer(client, layout, partition, _CODECS[codec], _ACKS[acks], as_json)
         try:
