@@ -1,14 +1,11 @@
 """All logs of a broker over its log dirs: loading, placement, deletion, moves between dirs, failure of a dir (LogManager; facts 9).
 
 Each dir stands on its own: an I/O error takes it offline with its logs, the others go on. One owner calls the methods.
-
-A move ends with two renames in two dirs, which no file system makes one. So the future copy carries a note of where it
-comes from (`.moved-from`) until the source has its `-delete` name: a start that finds both finishes the exchange.
+How a log is copied, and what a start makes of a move that was interrupted: storage.log_copy.
 """
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,15 +15,11 @@ from compactd.config.errors import CompactdError, FaultError, LogDirLockedError,
 from compactd.config.settings import StorageConfig, TopicConfig
 from compactd.storage import files, names
 from compactd.storage.log import PartitionLog, Resources
+from compactd.storage.log_copy import CHUNK, LogCopy, exchange, forget_origin, future_copies, origin_of
 from compactd.storage.log_dir_session import LoadOutcome, LogDirSession, load_requests
 from compactd.storage.managed_dir import DoomedDir, ManagedDir, remove_tree
 from compactd.storage.names import TopicPartition
 from compactd.storage.placement import assigned_log_dir, log_dirs_by_load
-
-#: In a future copy's directory until its source is out of the way: the source's directory.
-MOVED_FROM = ".moved-from"
-#: Bytes that a move copies at a time.
-MOVE_CHUNK = 1 << 20
 
 Offline = Callable[[Path, CompactdError], None]
 
@@ -93,7 +86,8 @@ class LogManager:
         """
         for managed in list(self.dirs.values()):
             failed = not managed.loaded
-            for log in self._logs_of(managed):
+            self._close_copies(managed)
+            for log in managed.logs.values():
                 try:
                     log.close()
                 except CompactdError as error:
@@ -204,13 +198,13 @@ class LogManager:
         return removed
 
     def retain(self, now_ms: int) -> dict[TopicPartition, int]:
-        """Applies retention to every log without compact in its policy, current and future (facts 7.1).
+        """Applies retention to every log without compact in its policy (facts 7.1); a copy that is made follows its log.
 
         Returns how many segments went, by partition. Compacted logs are their cleaner's business.
         """
         gone: dict[TopicPartition, int] = {}
         for managed in list(self.dirs.values()):
-            for log in self._logs_of(managed):
+            for log in list(managed.logs.values()):
                 if log.config.compact:
                     continue
                 try:
@@ -229,7 +223,7 @@ class LogManager:
 
     # ---- moves between dirs
 
-    def start_move(self, name: TopicPartition, target: Path, now_ms: int) -> PartitionLog:
+    def start_move(self, name: TopicPartition, target: Path) -> LogCopy:
         """Makes the `-future` copy of a partition in another dir. RefusedError where it cannot be moved there."""
         source, managed = self.dir_of(name), self.dirs.get(target.resolve())
         if source is None or managed is None or managed is source:
@@ -245,57 +239,54 @@ class LogManager:
             )
         if name in managed.futures:
             return managed.futures[name]
-        current = source.logs[name]
-        start = current.log_start_offset
-        log = self._create_in(
-            managed, names.future_dir_name(name), name, now_ms, current.topic_id, log_start_offset=start
-        )
-        managed.futures[name] = log
-        return log
+        copy = LogCopy(source.logs[name], managed.path / names.future_dir_name(name))
+        copy.begin()
+        managed.futures[name] = copy
+        return copy
 
-    def continue_move(self, name: TopicPartition, now_ms: int, most_bytes: int = MOVE_CHUNK) -> bool:
-        """Copies the next batches into the future copy; returns whether it has caught up with the current log."""
-        current, future, _ = self._moving(name)
-        if future.log_end_offset >= current.log_end_offset:
-            return True
-        with current.read(max(future.log_end_offset, current.log_start_offset), most_bytes, "log_end") as fetched:
-            data = fetched.read()
-        if data:
-            future.append_as_follower(data, now_ms=now_ms)
-        future.update_high_watermark(current.high_watermark)
-        return future.log_end_offset >= current.log_end_offset
+    def continue_move(self, name: TopicPartition, most_bytes: int = CHUNK) -> bool:
+        """Copies the next bytes into the future copy; returns whether it has caught up with the current log."""
+        _, copy, _ = self._moving(name)
+        return copy.step(most_bytes) == 0
 
     def finish_move(self, name: TopicPartition, now_ms: int) -> PartitionLog:
         """Puts the future copy, which has caught up, in the current log's place; the old one becomes `-delete`.
 
         RefusedError when it has not caught up.
         """
-        current, future, managed = self._moving(name)
+        current, copy, managed = self._moving(name)
         source = self.dir_of(name)
         assert source is not None
-        if future.log_end_offset < current.log_end_offset:
+        if copy.lag:
             raise RefusedError(
-                path=future.directory,
-                reason=f"it ends at {future.log_end_offset}, the current log at {current.log_end_offset}",
+                path=copy.directory,
+                reason=f"it ends at {copy.end_offset}, the current log at {current.log_end_offset}",
                 advice="Copy the rest first.",
             )
-        future.maybe_increment_log_start_offset(current.log_start_offset)
-        future.flush()
-        files.write_atomically(future.directory / MOVED_FROM, os.fsencode(current.directory))
-        future.rename_dir(str(name))
-        del managed.futures[name]
-        managed.logs[name] = future
-        del source.logs[name]
-        self._retire(source, current, names.delete_dir_name(name), now_ms)
-        self._end_of_move(source.session, managed.session, future.directory, name)
+        copy.finish()
+        loaded = copy.load(now_ms, self.storage.producer_id_expiration_ms)
+        moved = PartitionLog(loaded, now_ms=now_ms, resources=self.resources, topic_id=current.topic_id)
+        moved.take_over(current)
+        problem = exchange(current, moved, recorded=False)
+        del managed.futures[name], source.logs[name]
+        managed.logs[name] = moved
+        if problem is not None:
+            self.fail_dir(source.path, problem)
+            return moved
+        self._doom(source, current, now_ms)
+        self._end_of_move(source.session, managed.session, moved.directory, name)
         self._checkpoint(managed)
-        return future
+        return moved
 
     def cancel_move(self, name: TopicPartition, now_ms: int) -> None:
         """Gives the future copy up: it becomes `-delete`."""
-        _, future, managed = self._moving(name)
+        current, copy, managed = self._moving(name)
         del managed.futures[name]
-        self._retire(managed, future, names.delete_dir_name(name), now_ms)
+        copy.close()
+        doomed = copy.directory.with_name(names.delete_dir_name(name))
+        files.rename(copy.directory, doomed)
+        files.fsync_dir(managed.path)
+        managed.doomed.append(DoomedDir(doomed, now_ms + current.config.file_delete_delay_ms))
 
     # ---- failure of a dir
 
@@ -327,7 +318,7 @@ class LogManager:
         A log that is damaged beyond recovery is set apart (`faulty`); Kafka would not start at all.
         """
         session = managed.session
-        requests = load_requests(session.log_dir, self.config_of, ("live", "future"))
+        requests = load_requests(session.log_dir, self.config_of)
         outcomes = session.load(
             requests,
             now_ms=now_ms,
@@ -347,8 +338,7 @@ class LogManager:
             log = PartitionLog(
                 outcome.log, now_ms=now_ms, resources=self.resources, high_watermark=watermarks.get(name)
             )
-            state = names.parse_partition_dir(outcome.request.directory.name).state
-            (managed.logs if state == "live" else managed.futures)[name] = log
+            managed.logs[name] = log
         for each in session.log_dir.partition_dirs():
             if each.state == "delete":
                 managed.doomed.append(
@@ -359,19 +349,22 @@ class LogManager:
         managed.loaded = True
 
     def _finish_moves(self, now_ms: int) -> None:
-        """Ends exchanges that a crash interrupted between their two renames."""
+        """Ends exchanges that a crash interrupted between their two renames, and takes unfinished copies up again."""
         for managed in list(self.dirs.values()):
             for name, log in list(managed.logs.items()):
-                note = log.directory / MOVED_FROM
-                if not note.exists():
-                    continue
-                old = Path(os.fsdecode(files.read_file(note, 4096)))
-                source = self.dirs.get(old.parent)
+                old = origin_of(log.directory)
+                source = None if old is None else self.dirs.get(old.parent)
                 if source is not None and source is not managed and name in source.logs:
                     self._retire(source, source.logs.pop(name), names.delete_dir_name(name), now_ms)
                     self._end_of_move(source.session, managed.session, log.directory, name)
-                else:
-                    files.remove(note, missing_ok=True)
+                elif old is not None:
+                    forget_origin(log.directory)
+        for managed in list(self.dirs.values()):
+            for name, paths in future_copies(managed.path).items():
+                current = self.get(name)
+                if current is not None and name not in managed.logs:
+                    managed.futures[name] = LogCopy(current, paths[0])
+                    managed.futures[name].begin()
 
     def _end_of_move(self, source: LogDirSession, target: LogDirSession, directory: Path, name: TopicPartition) -> None:
         """The cleaner's checkpoint goes with the log, and the note is no longer needed."""
@@ -380,8 +373,7 @@ class LogManager:
         if offset is not None:
             target.log_dir.cleaner_offsets.write({**target.log_dir.cleaner_offsets.read(), name: offset})
             source.log_dir.cleaner_offsets.write(entries)
-        files.remove(directory / MOVED_FROM, missing_ok=True)
-        files.fsync_dir(directory)
+        forget_origin(directory)
 
     def _refuse_duplicates(self) -> None:
         seen: dict[TopicPartition, Path] = {}
@@ -410,13 +402,11 @@ class LogManager:
         name: TopicPartition,
         now_ms: int,
         topic_id: uuid.UUID | None,
-        log_start_offset: int = 0,
     ) -> PartitionLog:
         return PartitionLog.create(
             managed.path / directory,
             self.config_of(name.topic),
             now_ms=now_ms,
-            log_start_offset=log_start_offset,
             producer_expiration_ms=self.storage.producer_id_expiration_ms,
             resources=self.resources,
             topic_id=topic_id,
@@ -424,12 +414,15 @@ class LogManager:
 
     def _retire(self, managed: ManagedDir, log: PartitionLog, directory: str, now_ms: int) -> Path:
         """Renames a log's directory for deletion and queues it."""
-        delay = log.config.file_delete_delay_ms
         log.rename_dir(directory, keep_using=False)
-        log.close(orderly=False)
-        managed.doomed.append(DoomedDir(log.directory, now_ms + delay))
-        self._checkpoint(managed)
+        self._doom(managed, log, now_ms)
         return log.directory
+
+    def _doom(self, managed: ManagedDir, log: PartitionLog, now_ms: int) -> None:
+        """Queues a log's directory, which has its `-delete` name."""
+        log.close(orderly=False)
+        managed.doomed.append(DoomedDir(log.directory, now_ms + log.config.file_delete_delay_ms))
+        self._checkpoint(managed)
 
     def _checkpoint(self, managed: ManagedDir) -> None:
         try:
@@ -446,7 +439,7 @@ class LogManager:
     def _delete_delay(self, name: TopicPartition) -> int:
         return self.config_of(name.topic).file_delete_delay_ms
 
-    def _moving(self, name: TopicPartition) -> tuple[PartitionLog, PartitionLog, ManagedDir]:
+    def _moving(self, name: TopicPartition) -> tuple[PartitionLog, LogCopy, ManagedDir]:
         current = self.get(name)
         managed = next((each for each in self.dirs.values() if name in each.futures), None)
         if current is None or managed is None:
@@ -456,12 +449,15 @@ class LogManager:
     def _take_offline(self, path: Path, error: CompactdError) -> None:
         managed = self.dirs.pop(path, None)
         if managed is not None:
-            for log in self._logs_of(managed):
+            for log in managed.logs.values():
                 log.close(orderly=False)
+            self._close_copies(managed)
             managed.session.release()
         self.offline[path] = error
         self._on_offline(path, error)
 
     @staticmethod
-    def _logs_of(managed: ManagedDir) -> list[PartitionLog]:
-        return [*managed.logs.values(), *managed.futures.values()]
+    def _close_copies(managed: ManagedDir) -> None:
+        """They stay as they are: the next start goes on with them."""
+        for copy in managed.futures.values():
+            copy.close()

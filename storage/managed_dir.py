@@ -9,6 +9,7 @@ from pathlib import Path
 from compactd.config.errors import CompactdError
 from compactd.storage import files
 from compactd.storage.log import PartitionLog
+from compactd.storage.log_copy import LogCopy
 from compactd.storage.log_dir_session import LogDirSession
 from compactd.storage.names import TopicPartition
 
@@ -28,7 +29,8 @@ class ManagedDir:
     session: LogDirSession
     directory_id: uuid.UUID | None
     logs: dict[TopicPartition, PartitionLog] = field(default_factory=dict)
-    futures: dict[TopicPartition, PartitionLog] = field(default_factory=dict)
+    #: Copies on their way here from other dirs.
+    futures: dict[TopicPartition, LogCopy] = field(default_factory=dict)
     strays: list[Path] = field(default_factory=list)
     doomed: list[DoomedDir] = field(default_factory=list)
     #: Logs that could not be loaded, each with the reason; they are nobody's until a person looked at them.

@@ -14,8 +14,9 @@ from compactd.config.settings import StorageConfig, TopicConfig
 from compactd.storage import files, names
 from compactd.storage.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, OffsetCheckpoint
 from compactd.storage.log import PartitionLog
+from compactd.storage.log_copy import MOVED_FROM
 from compactd.storage.log_dir import LogDir, MetaProperties
-from compactd.storage.log_manager import MOVED_FROM, LogManager
+from compactd.storage.log_manager import LogManager
 from compactd.storage.managed_dir import remove_tree
 from compactd.storage.names import TopicPartition
 from compactd.storage.placement import log_dirs_by_load
@@ -35,8 +36,10 @@ def _closed() -> Iterator[None]:
     while OPEN:
         manager = OPEN.pop()
         for managed in list(manager.dirs.values()):
-            for log in [*managed.logs.values(), *managed.futures.values()]:
+            for log in managed.logs.values():
                 log.close(orderly=False)
+            for copy in managed.futures.values():
+                copy.close()
         manager.release()
 
 
@@ -310,8 +313,8 @@ def test_delete_and_stray_dirs_at_start(tmp_path: Path) -> None:
 
 
 def _move(made: LogManager, target: Path) -> None:
-    made.start_move(NAME, target, NOW)
-    while not made.continue_move(NAME, NOW, 200):
+    made.start_move(NAME, target)
+    while not made.continue_move(NAME, 200):
         pass
     made.finish_move(NAME, NOW)
 
@@ -340,8 +343,8 @@ def test_replace_current_with_future_log(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="not being moved"):
         made.finish_move(NAME, NOW)
     with pytest.raises(RefusedError, match="there already"):
-        made.start_move(NAME, a, NOW)
-    made.start_move(NAME, b, NOW)
+        made.start_move(NAME, a)
+    made.start_move(NAME, b)
     with pytest.raises(RefusedError, match="ends at 0"):
         made.finish_move(NAME, NOW)
     assert [path.name.endswith("-future") for path in b.glob("t-0*")] == [True]
@@ -359,7 +362,7 @@ def test_a_move_that_is_given_up(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     made = manager(a, b)
     append(made.create(NAME, NOW), 3)
-    made.start_move(NAME, b, NOW)
+    made.start_move(NAME, b)
     made.cancel_move(NAME, NOW)
     assert made.get(NAME) is not None
     assert len(made.delete_due(NOW + 500)) == 1
@@ -391,8 +394,8 @@ def _stopped_move(path: Path, number: int | None, loss: str) -> int:
         append(log, 12)
         log.flush()
         made.checkpoint()
-        made.start_move(NAME, path / "b", NOW)
-        while not made.continue_move(NAME, NOW):
+        made.start_move(NAME, path / "b")
+        while not made.continue_move(NAME):
             pass
         before = layer.count
         if number is None:
