@@ -53,6 +53,11 @@ def decode(cls: Schema, data: bytes | memoryview) -> Any:
         raise MalformedRequestError(f"{cls.__name__} v{cls.__version__}: {error}") from None
 
 
+def prepare_reader(cls: Schema) -> None:
+    """Makes what `decode` needs for a class; done by the first one otherwise."""
+    _struct_reader(cls)
+
+
 def read_uvarint(data: memoryview, position: int) -> tuple[int, int]:
     """An unsigned varint of at most 32 bits. ValueError, IndexError."""
     value = shift = 0

@@ -35,6 +35,11 @@ def encode(cls: Schema, value: Any, into: bytearray | None = None) -> bytearray:
     return out
 
 
+def prepare_writer(cls: Schema) -> None:
+    """Makes what `encode` needs for a class; done by the first one otherwise."""
+    _struct_writer(cls)
+
+
 class Written(bytes):
     """A struct that is written already, for the version of the message that it goes into."""
 

@@ -17,6 +17,7 @@ from typing import Protocol
 from compactd.config.flat import unflatten
 from compactd.config.settings import DaemonConfig
 from compactd.workers import log_output
+from compactd.workers.broker import collector
 from compactd.workers.broker.context import CatalogueClient, Context
 from compactd.workers.broker.groups.coordinator import GroupCoordinator
 from compactd.workers.broker.image import CatalogueImage
@@ -72,6 +73,7 @@ def run(channel: Channel, clock: Clock) -> Stopped:
     """Serves until Stop; see workers.process. WorkerBootError: the port is taken."""
     _allow_many_files()
     sys.setswitchinterval(_SWITCH_SECONDS)
+    collector.begin()
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="disk") as executor:
         return asyncio.run(_run(channel, clock, executor))
 

@@ -12,7 +12,7 @@ from compactd.config.settings import TopicConfig
 from compactd.storage import names
 from compactd.storage.log import PartitionLog
 from compactd.storage.log_copy import forget_origin
-from compactd.workers.broker import cleaning
+from compactd.workers.broker import cleaning, collector
 from compactd.workers.broker.context import Sends
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.loading import Loading, LogLoading
@@ -212,6 +212,7 @@ class Partitions:
         for partition in ready:
             for call in self.on_ready:
                 call(partition)
+        collector.settle()
 
     def log_dir_error(self, log_dir: str, error: StorageIOError) -> None:
         """An I/O error of a log dir takes it offline."""

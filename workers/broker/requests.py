@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from compactd.workers.broker.decoding import MalformedRequestError, decode, skip_tags
-from compactd.workers.broker.encoding import encode
+from compactd.workers.broker.decoding import MalformedRequestError, decode, prepare_reader, skip_tags
+from compactd.workers.broker.encoding import encode, prepare_writer
 from compactd.workers.broker.layout import layout_of
 from compactd.workers.broker.quotas.clients import EXEMPT, ClientQuotas, TimedWork
 from compactd.workers.broker.schemas import API_VERSIONS, is_flexible, request_class, response_class
@@ -281,8 +281,30 @@ class _LongWork:
             return await self._context.in_thread(work)
 
 
+#: First four bytes of frames, API and version, whose messages are known.
+_READY: set[bytes] = set()
+
+
+async def _get_ready(context: Context, frame: memoryview) -> None:
+    """Makes the classes of an API's version when it is first asked: that takes tens of milliseconds."""
+    if len(frame) < _HEADER.size:
+        return
+    api_key, version = _HEADER.unpack_from(frame)[:2]
+    api = REGISTRY.apis.get(api_key)
+    if api is not None and api.min_version <= version <= api.max_version:
+
+        def make() -> None:
+            prepare_reader(request_class(api_key, version))
+            prepare_writer(response_class(api_key, version))
+
+        await context.part(_LongWork).run(make)
+        _READY.add(bytes(frame[:4]))
+
+
 async def answer(context: Context, frame: memoryview, peer: Peer) -> Encoded | _Close | None:
     """Serves one frame. MalformedRequestError: close the connection."""
+    if bytes(frame[:4]) not in _READY:
+        await _get_ready(context, frame)
     header, position = parse_header(frame, peer)
     api = REGISTRY.apis[header.api_key]
     body = frame[position:]
