@@ -181,8 +181,14 @@ def test_kafkas_command_finds_and_ends_what_hangs(log_dir: Path, oracle_classpat
         settled(client, "tx")
         # Nobody but the partition knows of this one.
         assert producer.write("t", b"hanging") == 0
+        (row,) = tool("find-hanging", "--broker-id", "1", "--max-transaction-timeout", "0")
+        assert row[:3] == ["t", "0", str(producer.producer_id)]
         start = str(broker.partition("t").log.producers.get(producer.producer_id).current_txn_first_offset)  # type: ignore[union-attr]
         assert tool("abort", "--topic", "t", "--partition", "0", "--start-offset", start) == []
         assert committed(client, "t") == [b"v"]
+        # One that its coordinator knows of is ended by it.
+        assert producer.send("t", b"open") == 0
+        tool("forceTerminateTransaction", "--transactionalId", "tx")
+        assert settled(client, "tx").transaction_state in ("CompleteAbort", "Empty")
         answer = broker.partition("t").log
         assert answer.last_stable_offset == answer.high_watermark
