@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 from compactd.config.daemon_table import DAEMON_SETTINGS
 from compactd.config.errors import SettingError
-from compactd.config.listener_settings import listener_setting
+from compactd.config.listener_settings import PREFIX, listener_setting
 from compactd.config.raw import RawEntry, RawSettings, parse_sets
 from compactd.config.setting import Setting, Value
 from compactd.config.settings import CleanerConfig, DaemonConfig, StorageConfig, TopicConfig, as_text
@@ -24,6 +24,13 @@ from compactd.config.table import BY_TOPIC_NAME, CLEANER_SETTINGS, STORAGE_SETTI
 T = TypeVar("T")
 
 DEFAULT = "default"
+
+#: Settings that have to hold together with those of listeners.
+_SECURITY_NAMES = frozenset(
+    setting.name
+    for setting in DAEMON_SETTINGS
+    if setting.name.startswith(("sasl.", "ssl.", "principal.", "listener", "advertised.listeners"))
+)
 
 
 class ClusterConfigs(Protocol):
@@ -134,8 +141,65 @@ def resolve_daemon(
     file_settings: RawSettings | None = None,
     metadata: ClusterConfigs | None = None,
 ) -> Resolved[DaemonConfig]:
-    """The daemon's configuration. SettingError as above."""
+    """The daemon's configuration. SettingError as above.
+
+    Listeners and logins that clients stored and that don't hold together are passed over, as in Kafka: nobody who may
+    change settings can keep the daemon from starting. `unused` has them then.
+    """
     given = _as_settings(sets)
+    try:
+        return _resolve_daemon(given, file_settings, metadata)
+    except SettingError as fault:
+        passed_over = {} if metadata is None else _of_security(metadata)
+        if metadata is None or not passed_over:
+            raise
+        without = _Without(metadata, frozenset(passed_over))
+        found = _resolve_daemon(given, file_settings, without)
+        return Resolved(
+            found.config, found.sources, {name: f"{source}: {fault}" for name, source in passed_over.items()}
+        )
+
+
+def _of_security(metadata: ClusterConfigs) -> dict[str, str]:
+    """Stored settings of listeners and logins that may not fit the others, with their sources."""
+    own = "" if metadata.node_id is None else str(metadata.node_id)
+    return {
+        name: metadata.config_source("broker", resource, name)
+        for resource in dict.fromkeys(("", own))
+        for name in metadata.broker_configs.get(resource, {})
+        if name in _SECURITY_NAMES or name.startswith(PREFIX)
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Without:
+    """The cluster's configs but for some names of brokers."""
+
+    _whole: ClusterConfigs
+    _names: frozenset[str]
+
+    @property
+    def topic_configs(self) -> Mapping[str, Mapping[str, str]]:
+        return self._whole.topic_configs
+
+    @property
+    def broker_configs(self) -> Mapping[str, Mapping[str, str]]:
+        return {
+            resource: {name: value for name, value in configs.items() if name not in self._names}
+            for resource, configs in self._whole.broker_configs.items()
+        }
+
+    @property
+    def node_id(self) -> int | None:
+        return self._whole.node_id
+
+    def config_source(self, kind: str, resource: str, name: str) -> str:
+        return self._whole.config_source(kind, resource, name)
+
+
+def _resolve_daemon(
+    given: RawSettings, file_settings: RawSettings | None, metadata: ClusterConfigs | None
+) -> Resolved[DaemonConfig]:
     values, sources = _resolve_broker(DAEMON_SETTINGS, given, file_settings, metadata)
     listeners = _of_listeners(given, file_settings, metadata)
     sources |= {name: found.source for name, found in listeners.items()}

@@ -391,6 +391,14 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
                 check()
             except ValueError as fault:
                 raise SettingError(source=source, name=name, value=as_text(value), reason=str(fault)) from None
+        delay, idle = config.connection_failed_authentication_delay_ms, config.connections_max_idle_ms
+        if 0 <= idle <= delay:
+            raise SettingError(
+                source=source,
+                name="connection.failed.authentication.delay.ms",
+                value=str(delay),
+                reason=f"must be less than connections.max.idle.ms, which is {idle}",
+            )
         securities(config, source)
         check_groups(config, source)
         return config

@@ -6,6 +6,7 @@ counts, so that a client's later change is not undone by an old line in a file.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,8 @@ from compactd.config.settings import TopicConfig, as_text
 from compactd.config.table import BY_BROKER_NAME, BY_TOPIC_NAME, SETTINGS
 from compactd.coordinator.interfaces import Settings
 from compactd.workers.messages import GivenSettings
+
+_log = logging.getLogger(__name__)
 
 #: Where the data is when nothing says so.
 DEFAULT_LOG_DIR = "data/d1"
@@ -84,10 +87,13 @@ class Configuration:
                 path if path == "*" else os.path.realpath(path) for path in storage.cordoned_log_dirs
             ),
         )
+        daemon = resolve_daemon(self._sets, self._file, catalogue)
+        for name, why in daemon.unused.items():
+            _log.error(f"{name} is passed over, from {why}")
         return Settings(
             storage=storage,
             cleaner=resolve_cleaner(self._sets, self._file, catalogue).config,
-            daemon=resolve_daemon(self._sets, self._file, catalogue).config,
+            daemon=daemon.config,
         )
 
     def topic_config(self, configs: Mapping[str, str], catalogue: CatalogueConfigs | None) -> TopicConfig:

@@ -313,3 +313,78 @@ def test_what_the_owner_of_a_certificate_is_called(rules: str, subject: str, nam
 def test_rules_that_are_none(text: str) -> None:
     with pytest.raises(ValueError, match=r"rule|pattern|group|RULE"):
         parse_rules(text)
+
+
+# ---- what clients stored
+
+
+class _Stored:
+    """A catalogue with settings of broker 1."""
+
+    topic_configs: Mapping[str, Mapping[str, str]] = {}
+    node_id = 1
+
+    def __init__(self, **configs: str) -> None:
+        self.broker_configs: Mapping[str, Mapping[str, str]] = {
+            "1": {name.replace("__", "-").replace("_", "."): value for name, value in configs.items()}
+        }
+
+    def config_source(self, kind: str, resource: str, name: str) -> str:
+        return f"{kind} {resource}: {name}"
+
+
+def test_stored_settings_of_listeners_count_behind_those_that_were_given() -> None:
+    stored = _Stored(
+        sasl_enabled_mechanisms="PLAIN",
+        listener_name_plaintext_max_connections="5",
+        listener_name_outside_plain_sasl_jaas_config=f'{PLAIN_MODULE} required user_alice="x";',
+    )
+    given = [
+        "listeners=OUTSIDE://:1,PLAINTEXT://:2",
+        "listener.security.protocol.map=OUTSIDE:SASL_PLAINTEXT,PLAINTEXT:PLAINTEXT",
+    ]
+    found = resolve_daemon(given, None, stored)
+    assert securities(found.config)["OUTSIDE"].users == {"alice": "x"}
+    assert securities(found.config)["PLAINTEXT"].max_connections == 5
+    assert (
+        found.sources["listener.name.plaintext.max.connections"] == "broker 1: listener.name.plaintext.max.connections"
+    )
+    again = resolve_daemon([*given, "listener.name.plaintext.max.connections=6"], None, stored)
+    assert securities(again.config)["PLAINTEXT"].max_connections == 6
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        _Stored(sasl_enabled_mechanisms="GSSAPI"),
+        _Stored(listener_name_outside_plain_sasl_jaas_config="hush"),
+        _Stored(listener_name_nowhere_max_connections="5"),
+        _Stored(listeners="SSL://:1"),
+    ],
+)
+def test_stored_settings_that_do_not_fit_keep_nobody_from_starting(stored: _Stored) -> None:
+    given = [
+        "listeners=OUTSIDE://:1",
+        "listener.security.protocol.map=OUTSIDE:SASL_PLAINTEXT",
+        f'listener.name.outside.plain.sasl.jaas.config={PLAIN_MODULE} required user_alice="x";',
+        "sasl.enabled.mechanisms=PLAIN",
+    ]
+    kept = resolve_daemon(given, None, stored)
+    assert securities(kept.config)["OUTSIDE"].users == {"alice": "x"}
+    # Without what was given it would not start at all.
+    fewer = given[:2] if "sasl.enabled.mechanisms" not in stored.broker_configs["1"] else given[:3]
+    with pytest.raises(SettingError):
+        resolve_daemon(fewer, None, stored)
+
+
+def test_stored_settings_that_do_not_fit_are_named() -> None:
+    found = resolve_daemon((), None, _Stored(listener_name_nowhere_ssl_key_password="hush", ssl_client_auth="none"))
+    assert list(found.unused) == ["listener.name.nowhere.ssl.key.password", "ssl.client.auth"]
+    assert "no such listener" in found.unused["ssl.client.auth"]
+    assert "hush" not in str(found.unused)
+    assert found.config == DaemonConfig()
+
+
+def test_a_failed_login_is_told_before_the_connection_is_idle() -> None:
+    with pytest.raises(SettingError, match="must be less than connections.max.idle.ms"):
+        DaemonConfig.from_strings({"connection.failed.authentication.delay.ms": 100, "connections.max.idle.ms": 100})
