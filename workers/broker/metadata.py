@@ -16,12 +16,14 @@ from compactd.workers.broker.encoding import Written, encode
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.image import INTERNAL_TOPICS, Topic
 from compactd.workers.broker.layout import layout_of
+from compactd.workers.broker.quotas.clients import charged
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.schemas import response_class
 from compactd.workers.broker.security.authorizer import NOT_ASKED, Authorizer, Operation, Resource
 from compactd.workers.broker.turns import Turns
 from compactd.workers.catalogue_messages import CreateTopics, NewTopic, TopicResults
 from compactd.workers.messages import CataloguePartition
+from compactd.workers.quota_messages import Mutation
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -98,7 +100,7 @@ async def _by_name(
             name for name in missing if is_topic_name(name) and name not in INTERNAL_TOPICS and name not in denied
         ]
         if creatable:
-            await create_topics(context, creatable)
+            await create_topics(context, creatable, charged(header, strict=True))
     found: list[dict[str, Any] | Written] = []
     turns = Turns()
     for name in wanted:
@@ -115,9 +117,9 @@ async def _by_name(
     return found
 
 
-async def create_topics(context: Context, names: Sequence[str]) -> None:
+async def create_topics(context: Context, names: Sequence[str], by: Mutation) -> None:
     """Creates topics with the broker's defaults; whether that succeeded is seen in the image."""
-    arguments = CreateTopics(topics=tuple(NewTopic(name=name) for name in names))
+    arguments = CreateTopics(topics=tuple(NewTopic(name=name) for name in names), by=by)
     try:
         outcome = await context.catalogue.change("create_topics", arguments, TopicResults)
     except (CompactdError, TimeoutError) as error:

@@ -18,6 +18,7 @@ from compactd.workers.broker.config_values import ConfigValues
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.decoding import milliseconds
 from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.quotas.clients import charged
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
 from compactd.workers.catalogue_messages import (
@@ -30,7 +31,6 @@ from compactd.workers.catalogue_messages import (
     TopicResult,
     TopicResults,
 )
-from compactd.workers.quota_messages import Mutation
 
 _LOGGER = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 _DELETE_BY_ID, _TELLS_CONFIGS = 6, 5
 #: DeleteTopics knows TOPIC_DELETION_DISABLED from here on.
 _KNOWS_DISABLED = 3
-#: From these versions on, what is over a client's controller_mutation_rate is refused.
+#: From these versions on, what is over a client's controller_mutation_rate is refused; others are only told to keep still.
 _CREATE_REFUSED, _GROW_REFUSED, _DELETE_REFUSED = 6, 3, 5
 
 
@@ -69,7 +69,7 @@ async def create_topics(context: Context, header: RequestHeader, request: Any) -
             for topic in asked
         ),
         validate_only=request.validate_only,
-        by=_by(header, _CREATE_REFUSED),
+        by=charged(header, strict=header.version >= _CREATE_REFUSED),
     )
     given = {topic.name: {each.name: each.value for each in topic.configs} for topic in asked}
     changed = await _change(context, "create_topics", arguments, [topic.name for topic in asked])
@@ -146,7 +146,10 @@ async def delete_topics(context: Context, header: RequestHeader, request: Any) -
     asked = [each for each in asked if each not in denied]
     names = [name for name, _ in asked]
     changed = await _change(
-        context, "delete_topics", DeleteTopics(topics=tuple(asked), by=_by(header, _DELETE_REFUSED)), names
+        context,
+        "delete_topics",
+        DeleteTopics(topics=tuple(asked), by=charged(header, strict=header.version >= _DELETE_REFUSED)),
+        names,
     )
     responses = []
     for result in (*changed.results, *denied.values()):
@@ -221,7 +224,7 @@ async def create_partitions(context: Context, header: RequestHeader, request: An
             for topic in asked
         ),
         validate_only=request.validate_only,
-        by=_by(header, _GROW_REFUSED),
+        by=charged(header, strict=header.version >= _GROW_REFUSED),
     )
     changed = await _change(context, "create_partitions", arguments, [topic.name for topic in asked])
     return {
@@ -234,11 +237,6 @@ async def create_partitions(context: Context, header: RequestHeader, request: An
             )
         ],
     }
-
-
-def _by(header: RequestHeader, refused_from: int) -> Mutation:
-    """Who is charged for the partitions. Clients of versions before `refused_from` don't know THROTTLING_QUOTA_EXCEEDED."""
-    return Mutation(user=header.peer.user, client_id=header.client_id, strict=header.version >= refused_from)
 
 
 def _nodes(context: Context, broker_ids: Iterable[int]) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 import socket
 import struct
 import threading
@@ -371,3 +372,28 @@ def test_a_stop_closes_connections_that_wait(log_dir: Path) -> None:
         assert client.is_closed()
         client.close()
     assert stopped.log_dirs_clean == (str(log_dir),)
+
+
+def test_a_thousand_connections(broker: InProcessBroker) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 4096:
+        pytest.skip(f"this system lets a process have {hard} descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
+    broker.create("t")
+    clients: list[RawClient] = []
+    try:
+        clients += [broker.connect() for _ in range(1000)]
+        records = batch([b"v"])
+        for client in clients:
+            client.send(PRODUCE, 9, produce_body(records))
+        offsets = set()
+        for client in clients:
+            (row,) = client.receive(PRODUCE, 9).responses[0].partition_responses
+            assert int(row.error_code) == 0
+            offsets.add(row.base_offset)
+        assert offsets == set(range(1000))
+        assert broker.in_loop(lambda _: broker._broker.server.connections) == 1000
+    finally:
+        for client in clients:
+            client.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

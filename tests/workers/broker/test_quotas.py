@@ -248,3 +248,14 @@ def test_addresses_are_named_as_java_names_them() -> None:
     assert literal_address("0:0:0:0:0:0:0:1") == "::1"
     assert literal_address("::ffff:10.1.2.3") == "10.1.2.3"
     assert literal_address("somewhere") is None
+
+
+def test_topics_that_metadata_creates_count_as_well(log_dir: Path) -> None:
+    with CatalogueBroker([log_dir], {"auto.create.topics.enable": "true"}) as running, running.connect() as client:
+        limit(client, {"user": "ANONYMOUS"}, controller_mutation_rate=0.1)
+        # 1.1 permits to begin with: the first two are made, and then one is owed.
+        found = []
+        for number in range(4):
+            asked = {"topics": [{"name": f"t{number}"}], "allow_auto_topic_creation": True}
+            found.append(int(client.ask(METADATA, 9, asked).topics[0].error_code))
+        assert found == [0, 0, 3, 3]

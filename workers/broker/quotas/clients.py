@@ -21,6 +21,7 @@ from compactd.workers.broker.quotas.limits import (
     Limit,
 )
 from compactd.workers.broker.quotas.rates import Rate, Windows
+from compactd.workers.quota_messages import Mutation
 
 if TYPE_CHECKING:
     from compactd.workers.broker.context import Context
@@ -125,6 +126,11 @@ class QuotaKind:
         limit = self.limit(header)
         if limit is not None:
             self.rate(limit, now_ms).record(value, now_ms)
+
+
+def charged(header: RequestHeader, *, strict: bool) -> Mutation:
+    """Whose controller_mutation_rate counts the partitions that a request makes or deletes."""
+    return Mutation(user=header.peer.user, client_id=header.client_id, strict=strict)
 
 
 class ClientQuotas:
