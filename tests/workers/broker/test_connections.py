@@ -321,7 +321,7 @@ def test_a_request_larger_than_allowed_is_refused(log_dir: Path) -> None:
 
 
 def test_idle_connections_are_closed_but_not_those_that_wait_for_an_answer(log_dir: Path) -> None:
-    with InProcessBroker([log_dir], {"connections.max.idle.ms": 100}) as broker:
+    with InProcessBroker([log_dir], {"connections.max.idle.ms": 150}) as broker:
         broker.create("t")
         with broker.connect() as idle, broker.connect() as polling:
             polling.send(FETCH, 12, fetch_body(max_wait=1500))
