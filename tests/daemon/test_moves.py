@@ -9,15 +9,20 @@ import time
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as TopicOffset
 
 from compactd.storage.checkpoints import CLEANER_OFFSETS, RECOVERY_POINTS, OffsetCheckpoint
 from compactd.storage.names import FUTURE_DIR, TopicPartition
-from tests.daemon.daemons import Daemon, until
+from compactd.workers.broker.errors import ErrorCode
+from tests.daemon.daemons import PATIENCE_SECONDS, Daemon, until
 from tests.daemon.load import Load
 from tests.daemon.test_kills import look_after, serving
+from tests.workers.broker.batches import batch, produce
 from tests.workers.broker.harness import RawClient
 from tests.workers.broker.test_moves import alter
 
+METADATA = 3
 _PARTITIONS = 2
 
 
@@ -138,3 +143,101 @@ def test_the_daemon_is_killed_on_the_way(tmp_path: Path) -> None:
                 until(lambda sofar=sofar: load.acknowledged_so_far() > sofar, "more acknowledgements")  # type: ignore[misc]
         until(lambda: not daemon.strays(), "the removal of what was moved")
         look_after(daemon, load)
+
+
+def test_transactions_and_groups_do_not_notice(tmp_path: Path) -> None:
+    """Data, offsets and the state of transactions move under an open transaction; so does a producer's sequence."""
+    with serving(tmp_path) as daemon:
+        daemon.create_topic("ledger", 1, segment_ms=300, file_delete_delay_ms=500)
+        common = {"bootstrap.servers": daemon.bootstrap}
+        producer = Producer({**common, "transactional.id": "mover", "transaction.timeout.ms": 30_000})
+        producer.init_transactions(PATIENCE_SECONDS)
+        consumer = Consumer(
+            {**common, "group.id": "readers", "auto.offset.reset": "earliest", "isolation.level": "read_committed",
+             "enable.auto.commit": False}
+        )  # fmt: skip
+        consumer.subscribe(["ledger"])
+        # An aborted transaction's data stays invisible wherever it lies.
+        producer.begin_transaction()
+        producer.produce("ledger", b"never")
+        producer.flush(PATIENCE_SECONDS)
+        producer.abort_transaction(PATIENCE_SECONDS)
+        seen: list[bytes] = []
+        for turn in range(3):
+            producer.begin_transaction()
+            for number in range(5):
+                producer.produce("ledger", b"%d-%d" % (turn, number))
+            producer.flush(PATIENCE_SECONDS)
+            moved = [path.name for log_dir in daemon.dirs for path in log_dir.iterdir() if _moves(path.name)]
+            assert any(name.startswith("__transaction_state") for name in moved)
+            for name in moved:
+                source = until(lambda name=name: place_of(daemon, name), "its place")  # type: ignore[misc]
+                assert move(daemon, name, other(daemon, source)) == 0
+                until(lambda name=name, source=source: place_of(daemon, name) == other(daemon, source), f"{name} there")  # type: ignore[misc]
+            producer.produce("ledger", b"%d-after" % turn)
+            producer.send_offsets_to_transaction(
+                [TopicOffset("ledger", 0, turn)], consumer.consumer_group_metadata(), PATIENCE_SECONDS
+            )
+            producer.commit_transaction(PATIENCE_SECONDS)
+
+            def read(turn: int = turn) -> bool:
+                message = consumer.poll(0.2)
+                if message is not None and not message.error():
+                    seen.append(message.value())
+                return len(seen) >= 6 * (turn + 1)
+
+            until(read, f"the records of transaction {turn}")
+        consumer.close()
+        assert seen == [
+            value for turn in range(3) for value in [*(b"%d-%d" % (turn, n) for n in range(5)), b"%d-after" % turn]
+        ]
+        (committed,) = Consumer({**common, "group.id": "readers"}).committed(
+            [TopicOffset("ledger", 0)], PATIENCE_SECONDS
+        )
+        assert committed.offset == 2
+        daemon.stop()
+
+
+def _moves(name: str) -> bool:
+    return name.startswith(("ledger-", "__consumer_offsets-", "__transaction_state-")) and "." not in name
+
+
+def test_each_worker_moves_its_own(tmp_path: Path) -> None:
+    """To clients each is a broker; of a partition of another one none knows anything but that it exists."""
+    with Daemon(tmp_path, broker_workers=2) as daemon:
+        daemon.create_topic("users", 6)
+        with RawClient(int(daemon.bootstrap.split(",")[0].rsplit(":", 1)[1])) as client:
+            told = client.ask(METADATA, 9, {"topics": [{"name": "users"}]})
+        brokers = {each.node_id: each.port for each in told.brokers}
+        leaders = {each.partition_index: each.leader_id for each in told.topics[0].partitions}
+        assert sorted(brokers) == [1, 1_000_001] and set(leaders.values()) == set(brokers)
+        for number, leader in leaders.items():
+            name = f"users-{number}"
+            source = until(lambda name=name: place_of(daemon, name), "its place")  # type: ignore[misc]
+            target = other(daemon, source)
+            for node, port in brokers.items():
+                with RawClient(port) as client:
+                    expected = 0 if node == leader else ErrorCode.REPLICA_NOT_AVAILABLE
+                    assert alter(client, str(target), "users", number) == expected
+            until(lambda name=name, target=target: place_of(daemon, name) == target, f"{name} in {target}")  # type: ignore[misc]
+        daemon.stop()
+
+
+def test_a_disk_that_is_too_small_keeps_the_move_waiting(tmp_path: Path, small_disk: Path) -> None:
+    """What lies on that disk is served on, and so is what was to go there, until somebody takes the wish back."""
+    with Daemon(tmp_path, cleaner_free_space_margin=1 << 20) as daemon:
+        daemon.create_topic("large", 2)
+        with RawClient(int(daemon.bootstrap.rsplit(":", 1)[1])) as client:
+            number = next(n for n in range(2) if (daemon.dirs[0] / f"large-{n}").is_dir())
+            for _ in range(10):
+                assert produce(client, batch([os.urandom(800_000)]), "large", number).error_code == 0
+            assert alter(client, str(small_disk), "large", number) == 0
+            until(lambda: daemon.status().moves == {f"large-{number}": str(small_disk)}, "the move")
+            until(lambda: "waits for space" in daemon.log(), "the warning")
+            for each in range(2):
+                assert produce(client, batch([b"still served"]), "large", each).error_code == 0
+            assert alter(client, str(daemon.dirs[0]), "large", number) == 0
+            until(lambda: not daemon.status().moves, "the end of the move")
+        assert not daemon.status().offline
+        assert place_of(daemon, f"large-{number}") == daemon.dirs[0]
+        daemon.stop()
