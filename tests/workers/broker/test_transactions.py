@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from compactd.storage.records.builder import build_batch
 from compactd.storage.records.record import Record
 from compactd.workers.broker.transactions.coordinator import TransactionCoordinator
 from compactd.workers.broker.transactions.java_order import partition_of
+from compactd.workers.broker.transactions.markers import MarkerWriter
 from compactd.workers.broker.transactions.records import decode_record, encode_tombstone, encode_transition
 from compactd.workers.broker.transactions.transaction import State, Transition
 from tests.workers.broker.batches import batch, produce
@@ -195,6 +197,95 @@ def test_many_producers_at_once(broker: CatalogueBroker) -> None:
             assert sorted(filter(None, committed(client, "t", partition))) == expected
             answer = fetched(client, "t", partition)
             assert answer.last_stable_offset == answer.high_watermark
+
+
+# ---- what a producer is told of its first batch
+
+
+def _write(client: RawClient, producer: RawProducer, version: int, **other: Any) -> int:
+    fields = {"producer_id": producer.producer_id, "producer_epoch": producer.epoch, "base_sequence": 0, **other}
+    name = fields.pop("name", producer.name)
+    records = batch([b"v"], transactional=True, **fields)
+    return int(produce(client, records, version=version, transactional_id=name).error_code)
+
+
+@pytest.mark.parametrize(("version", "error"), [(3, 48), (9, 48), (10, 48), (11, 120)])
+def test_older_clients_have_to_add_partitions_first(client: RawClient, version: int, error: int) -> None:
+    producer = RawProducer(client, "tx", False)
+    assert producer.init() == 0
+    assert producer.until_told(lambda: _write(client, producer, version)) == error
+    assert producer.add("t", 1) == 0
+    assert _write(client, producer, version) == error
+    assert producer.add("t") == 0
+    assert _write(client, producer, version) == 0
+
+
+@pytest.mark.parametrize("version", [9, 11, 12])
+def test_who_may_not_write(client: RawClient, version: int) -> None:
+    producer = RawProducer(client, "tx", False)
+    assert producer.init() == 0
+    assert producer.add("t") == 0
+    assert producer.until_told(lambda: _write(client, producer, version, producer_epoch=7)) == 47
+    assert _write(client, producer, version, producer_id=1_000_000) == 49
+    assert _write(client, producer, version, name="nobody") == 49
+    assert _write(client, producer, version, name="") == 42
+    assert _write(client, producer, version) == 0
+
+
+def test_while_the_transaction_before_ends(
+    broker: CatalogueBroker, client: RawClient, newer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Older clients can't be told so; for newer ones the broker waits a little."""
+    producer = begun(client, newer)
+    real, gate = MarkerWriter.write, threading.Event()
+
+    async def late(self: MarkerWriter, marker: Any) -> Any:
+        while not gate.is_set():
+            await asyncio.sleep(0.005)
+        return await real(self, marker)
+
+    monkeypatch.setattr(MarkerWriter, "write", late)
+    started = time.monotonic()
+    assert producer.end_once(True) == 0
+    assert described(client, "tx").transaction_state == "PrepareCommit"
+    assert producer.write("t", b"next", 1) == (CONCURRENT if newer else 19)
+    if newer:
+        assert time.monotonic() - started > 0.1
+        threading.Timer(0.04, gate.set).start()
+        assert producer.write("t", b"next", 1) == 0
+    else:
+        gate.set()
+        assert producer.send("t", b"next", 1) == 0
+    assert producer.end(True) == 0
+    settled(client, "tx")
+    assert committed(client, "t", 1) == [b"next"]
+
+
+def test_ids_are_found_by_patterns_states_producers_and_age(broker: CatalogueBroker, client: RawClient) -> None:
+    for name in ("app-1", "app-2", "Über/app 3"):
+        begun(client, name=name)
+    done = begun(client, name="done", timeout_ms=900_000)
+    broker.clock.moved_ms += 10_000
+    assert done.end(True) == 0
+    settled(client, "done")
+
+    def listed(**filters: Any) -> set[str]:
+        answer = client.ask(LIST, 2, {"state_filters": (), "producer_id_filters": (), **filters})
+        assert answer.error_code == 0
+        return {each.transactional_id for each in answer.transaction_states}
+
+    everything = {"app-1", "app-2", "Über/app 3", "done"}
+    assert listed() == listed(transactional_id_pattern=".*") == everything
+    assert listed(transactional_id_pattern="app-[0-9]") == {"app-1", "app-2"}
+    assert listed(transactional_id_pattern=r"\p{Lu}.*/[^x]* \d") == {"Über/app 3"}
+    assert listed(transactional_id_pattern="(a+)+b") == set()
+    assert listed(state_filters=["CompleteCommit"]) == listed(producer_id_filters=[done.producer_id]) == {"done"}
+    assert listed(state_filters=["Ongoing"], duration_filter=9_000) == everything - {"done"}
+    assert listed(state_filters=["Ongoing"], duration_filter=100_000) == set()
+    bad = client.ask(LIST, 2, {"state_filters": (), "producer_id_filters": (), "transactional_id_pattern": "(?<=a)b"})
+    assert bad.error_code == 128
+    odd = client.ask(LIST, 0, {"state_filters": ["Ongoing", "Asleep"], "producer_id_filters": ()})
+    assert (odd.unknown_state_filters, len(odd.transaction_states)) == (("Asleep",), 3)
 
 
 # ---- time
