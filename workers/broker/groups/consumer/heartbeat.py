@@ -145,10 +145,7 @@ class Heartbeats(Planner):
         )
         names_changed = self.said(plan, old, new)
         regex_changed, is_resolved = self.regex_said(plan, old, new)
-        default = self.settings.assignors[0]
-        assignor_changed = (group.preferred_assignor() or default) != (
-            group.preferred_assignor_with(old, new) or default
-        )
+        assignor_changed = old.assignor != new.assignor and self._prefers_another(group, old, new)
         epoch, homogeneous = self.bump_epoch(plan, old, new, names_changed or is_resolved or assignor_changed)
         target_epoch, target = self.retarget(plan, epoch, old, new, homogeneous)
         reconciled = self.reconcile(
@@ -162,6 +159,16 @@ class Heartbeats(Planner):
             self.settings.heartbeat_interval_ms(group.group_id),
             reconciled.assigned if tell else None,
         )
+
+    def _prefers_another(self, group: ConsumerGroup, old: ConsumerMember, new: ConsumerMember) -> bool:
+        """Whether the group's assignor is another one with the member changed.
+
+        Kafka 4.4.0 asks so at every heartbeat, and looks through its counts in two different orders: in a group with as
+        many members for "range" as for "uniform" each heartbeat brings a new epoch, for ever. Here only a member that
+        changes its mind may change that of the group.
+        """
+        default = self.settings.assignors[0]
+        return (group.preferred_assignor() or default) != (group.preferred_assignor_with(old, new) or default)
 
     # ---- who it is
 
