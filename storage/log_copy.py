@@ -148,6 +148,14 @@ class LogCopy:
         piece = self._piece
         return sum(segment.size for segment in tuple(self._whole.values())) + (0 if piece is None else piece.position)
 
+    def bytes_on_disk(self) -> int:
+        """What the directory takes, also of an earlier attempt that is not compared yet. StorageIOError."""
+        try:
+            with os.scandir(self.directory) as entries:
+                return sum(entry.stat().st_size for entry in entries)
+        except OSError as error:
+            raise files.failed(self.directory, "list", error) from error
+
     @property
     def lag(self) -> int:
         """How many offsets the copy is behind the log."""

@@ -136,6 +136,7 @@ class Moves:
     async def _run(self, move: Move) -> None:
         """The whole move. Its end, whatever it is, is in the log."""
         try:
+            await self._wait_for_space(move, move.copy.log.size)
             async with self._turns:
                 await self._follow(move)
                 await self._complete(move)
@@ -161,7 +162,6 @@ class Moves:
     async def _follow(self, move: Move) -> None:
         """Until the copy is level with the log, and on disk."""
         copy, moved = move.copy, 0
-        await self._wait_for_space(move, copy.log.size)
         while True:
             move.check()
             count = await self._in_thread(partial(copy.step, self._throttle.chunk(CHUNK)))
@@ -178,11 +178,12 @@ class Moves:
             move.check()
 
     async def _wait_for_space(self, move: Move, needed: int) -> None:
+        """`needed`: bytes that the copy will have in the end, 0 where that was looked at before."""
         margin = self._context.config.cleaner_free_space_margin
         while True:
             move.check()
-            free = await self._in_thread(lambda: files.free_bytes(move.log_dir))
-            left = max(needed - move.copy.size, 0)
+            free, there = await self._in_thread(lambda: (files.free_bytes(move.log_dir), move.copy.bytes_on_disk()))
+            left = max(needed - there, 0)
             if free >= left + margin:
                 break
             if not move.waits_for:
