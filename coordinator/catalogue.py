@@ -437,6 +437,7 @@ class Catalogue:
             choose,
             self._inherited,
             preferred=self._preference,
+            daemon=daemon,
         )
         return context if charge is None else replace(context, charge=charge.record)
 

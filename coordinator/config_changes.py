@@ -19,6 +19,7 @@ from compactd.coordinator.config_rules import (
     topic_error,
 )
 from compactd.coordinator.config_tables import CLUSTER_RULES, PER_BROKER_RULES, TOPIC_RULES, Rule
+from compactd.coordinator.group_rules import limits_error
 from compactd.coordinator.topic_changes import (
     MAX_RECORDS,
     TOO_LARGE,
@@ -241,7 +242,7 @@ def _validate(resource: ResourceChange, after: Mapping[str, str], context: Conte
     elif resource.type == ResourceType.GROUP:
         if not name:
             raise PlanError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
-        fault = group_error(after)
+        fault = group_error(after) or limits_error(after, context.daemon)
     elif resource.type == ResourceType.CLIENT_METRICS:
         if not name:
             raise PlanError(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from compactd.config.settings import DaemonConfig
 from compactd.coordinator.config_rules import MAX_VALUE_LENGTH, topic_error
 from compactd.storage import names
 from compactd.storage.metadata.format import random_id
@@ -85,6 +86,8 @@ class Context:
     charge: Callable[[int], None] = _for_free
     #: Id of the log dir that a partition, not there yet, was wanted in (AlterReplicaLogDirs); None: nobody said.
     preferred: Callable[[str, int], str | None] = _no_preference
+    #: Settings that limit those of groups.
+    daemon: DaemonConfig = field(default_factory=DaemonConfig)
 
     @property
     def versions(self) -> RecordVersions:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from compactd.config.settings import DaemonConfig
 from compactd.config.units import java_double
 from compactd.coordinator.config_rules import (
     broker_error,
@@ -14,6 +15,7 @@ from compactd.coordinator.config_rules import (
     topic_error,
 )
 from compactd.coordinator.config_tables import CLUSTER_RULES, PER_BROKER_RULES, STATIC_BROKER_NAMES, TOPIC_RULES
+from compactd.coordinator.group_rules import limits_error
 
 DATA = Path(__file__).parents[1] / "data"
 CASES = [
@@ -142,3 +144,32 @@ def test_client_metrics(name: str, value: str, expected: tuple[bool, str] | None
 )  # fmt: skip
 def test_numbers_are_shown_as_java_shows_them(number: float, text: str) -> None:
     assert java_double(number) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("consumer.session.timeout.ms", "44999"),
+        ("consumer.session.timeout.ms", "60001"),
+        ("consumer.heartbeat.interval.ms", "1"),
+        ("consumer.assignment.interval.ms", "15001"),
+        ("share.delivery.count.limit", "11"),
+        ("streams.num.standby.replicas", "3"),
+        ("streams.task.offset.interval.ms", "1"),
+        ("streams.assignor.name", "mine"),
+        ("errors.deadletterqueue.topic.name", "__letters"),
+    ],
+)
+def test_settings_of_a_group_keep_to_the_limits_of_the_broker(name: str, value: str) -> None:
+    fault = limits_error({name: value}, DaemonConfig())
+    assert fault is not None and fault.startswith(name)
+
+
+def test_a_group_may_go_to_the_limits() -> None:
+    daemon = DaemonConfig(group_consumer_min_session_timeout_ms=6000, group_consumer_min_heartbeat_interval_ms=2000)
+    least = {"consumer.session.timeout.ms": "6000", "consumer.heartbeat.interval.ms": "2000"}
+    assert limits_error(least, daemon) is None
+    assert limits_error({**least, "consumer.heartbeat.interval.ms": "6000"}, daemon) == (
+        "consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms"
+    )
+    assert limits_error({}, DaemonConfig()) is None

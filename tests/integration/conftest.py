@@ -37,6 +37,14 @@ def kafka_server(oracle_classpath: str, tmp_path_factory: pytest.TempPathFactory
         yield server
 
 
+@pytest.fixture(scope="session")
+def pair(oracle_classpath: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
+    """Kafka and compactd, of which each test uses both alike: whatever one lists, the other has to list."""
+    home = tmp_path_factory.mktemp("pair")
+    with servers.kafka(oracle_classpath, home / "kafka") as kafka, servers.compactd(home / "compactd") as ours:
+        yield kafka, ours
+
+
 @pytest.fixture(scope="session", params=["compactd", "kafka"])
 def server(request: pytest.FixtureRequest) -> Server:
     """Either of them: a test that asks for it holds what it asserts against both."""

@@ -31,10 +31,10 @@ def without_paths(lines: list[str], server: Server) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def several_segments(kafka_server: Server, compactd_server: Server) -> str:
+def several_segments(pair: tuple[Server, Server]) -> str:
     """The same batches sent to both, an idempotent producer's among them: some three MiB in segments of one."""
     topic = "dumped"
-    for server in (kafka_server, compactd_server):
+    for server in pair:
         source = random.Random(1)
         server.create(topic, segment_bytes=1 << 20, index_interval_bytes=2048)
         with server.connect() as client:
@@ -51,10 +51,10 @@ def several_segments(kafka_server: Server, compactd_server: Server) -> str:
 
 
 def test_the_same_requests_leave_the_same_files(
-    several_segments: str, kafka_server: Server, compactd_server: Server, tools: Tools
+    several_segments: str, pair: tuple[Server, Server], tools: Tools
 ) -> None:
     shown, names = [], []
-    for server in (kafka_server, compactd_server):
+    for server in pair:
         where = server.partition_dir(several_segments)
         logs = sorted(where.glob("*.log"))
         assert len(logs) > 3
@@ -72,11 +72,9 @@ def test_the_same_requests_leave_the_same_files(
     assert names[1] == names[0]
 
 
-def test_producers_snapshots(
-    several_segments: str, kafka_server: Server, compactd_server: Server, tools: Tools
-) -> None:
+def test_producers_snapshots(several_segments: str, pair: tuple[Server, Server], tools: Tools) -> None:
     shown = []
-    for server in (kafka_server, compactd_server):
+    for server in pair:
         files = sorted(server.partition_dir(several_segments).glob("*.snapshot"))
         lines = dump(tools, "--files", ",".join(map(str, files)))
         shown.append([re.sub(r"lastTimestamp: \d+", "", line) for line in without_paths(lines, server)])

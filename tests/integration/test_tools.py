@@ -361,8 +361,8 @@ SCENARIOS: tuple[Scenario, ...] = (
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_tools_say_the_same(scenario: Scenario, kafka_server: Server, compactd_server: Server, tools: Tools) -> None:
-    kafka, ours = Transcript(kafka_server, tools), Transcript(compactd_server, tools)
+def test_tools_say_the_same(scenario: Scenario, pair: tuple[Server, Server], tools: Tools) -> None:
+    kafka, ours = (Transcript(server, tools) for server in pair)
     scenario(kafka)
     scenario(ours)
     assert_same(kafka, ours)

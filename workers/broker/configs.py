@@ -224,15 +224,17 @@ async def _alter(context: Context, header: RequestHeader, request: Any, incremen
             resources=tuple(wanted), incremental=incremental, validate_only=request.validate_only
         )  # fmt: skip
         results += await _changed(context, arguments)
-    told = {(each.type, each.name_there): each.name for each in asked}
+    told = {(each.type, each.name): each for each in results}
+    # A row for each that was asked, of those that were named twice as well.
     return [
         {
             "error_code": result.error,
             "error_message": result.message,
-            "resource_type": result.type,
-            "resource_name": told.get((result.type, result.name), result.name),
+            "resource_type": each.type,
+            "resource_name": each.name,
         }
-        for result in {(each.type, each.name): each for each in results}.values()
+        for each in asked
+        if (result := told.get((each.type, each.name_there)) or told.get((each.type, each.name))) is not None
     ]
 
 

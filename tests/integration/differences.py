@@ -1,0 +1,111 @@
+"""Where compactd answers otherwise than Kafka 4.4.0, and why: the one table. docs/differences.md is written from it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "differences.md"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`pattern` matches the lines of `script` (a name in test_answers.SCRIPTS) in which it is seen."""
+
+    script: str
+    pattern: str
+    what: str
+    why: str
+
+    def explains(self, line: str) -> bool:
+        return re.search(self.pattern, line) is not None
+
+
+#: APIs that Kafka announces and compactd does not.
+LEFT_OUT: dict[tuple[int, ...], str] = {
+    (38, 39, 40, 41): "delegation tokens",
+    (64, 80, 81, 94): "quorum voters and registrations of brokers and controllers: there is one node",
+    (76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92): "share groups",
+    (88, 89, 93): "streams groups",
+}
+#: Features that go with them.
+LEFT_OUT_FEATURES = ("share.version", "streams.version")
+
+ANSWERS: tuple[Difference, ...] = (
+    Difference(
+        "cluster",
+        r"API 3 v1[23], by neither",
+        "Metadata 12 and 13 for a topic that is given neither by name nor by id",
+        "Kafka fails (UNKNOWN_SERVER_ERROR); compactd says INVALID_TOPIC_EXCEPTION for that topic and answers the others.",
+    ),
+    Difference(
+        "admin",
+        r"API 19 v7, validated: topics\[0\]\.topic_id",
+        "CreateTopics 7 that only validates",
+        "Kafka makes up a topic id that nothing gets; compactd tells none.",
+    ),
+    Difference(
+        "cluster",
+        r"API 55 v2, quorum of __cluster_metadata-0: nodes\[0\]\.listeners\[0\]\.name",
+        "DescribeQuorum 2 names the controller's listener",
+        "There is no listener of a controller: compactd names its brokers' own.",
+    ),
+)  # fmt: skip
+
+#: What the tests allow for without a line in a table of theirs.
+GENERAL: tuple[tuple[str, str], ...] = (
+    (
+        "Texts of errors",
+        "Codes are the same; the text beside a code is compactd's own in places, and there also where Kafka sends none.",
+    ),
+    (
+        "Index files of the active segment",
+        "Kafka keeps them preallocated on disk; compactd keeps the entries in memory and writes the files when the "
+        "segment is rolled or closed. Either rebuilds them after a crash.",
+    ),
+    (
+        "`log.cleaner.threads` at run time",
+        "Kafka takes from half to double of what it has, and never 0; compactd takes any number, and 0 to pause cleaning.",
+    ),
+    (
+        "Requests that Kafka never answers",
+        "Produce with null in place of records, AlterConfigs that names a resource twice: Kafka 4.4.0 leaves the client "
+        "waiting; compactd refuses them (INVALID_RECORD, INVALID_REQUEST).",
+    ),
+    (
+        "Order of rows",
+        "Kafka answers in the order of its hash maps, compactd in that of the request or of names; no client relies on it.",
+    ),
+)
+
+
+def document() -> str:
+    """Markdown."""
+    lines = [
+        "# Where compactd differs from Kafka 4.4.0",
+        "",
+        "Found by asking both the same in every version of every API, by running Kafka's tools on both, and by the clients of",
+        "five languages (`tests/integration`). What is not listed here is answered alike, field by field. This file is written",
+        "from the table that the tests use: `python -m tests.integration.differences`.",
+        "",
+        "## Not announced",
+        "",
+        "| APIs | |",
+        "|---|---|",
+        *(f"| {', '.join(map(str, apis))} | {why} |" for apis, why in LEFT_OUT.items()),
+        "",
+        f"The features {' and '.join(f'`{name}`' for name in LEFT_OUT_FEATURES)} are left out with them.",
+        "",
+        "## Answered otherwise",
+        "",
+        "| what | why |",
+        "|---|---|",
+        *(f"| {each.what} | {each.why} |" for each in ANSWERS),
+        *(f"| {what} | {why} |" for what, why in GENERAL),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(document())
