@@ -177,7 +177,7 @@ class Transactions(Script):
             return value
         found = decode_transaction_record(key, value)["value"]
         for name in ("producerId", "previousProducerId", "nextProducerId"):
-            if found[name] >= 0:
+            if found.get(name, -1) >= 0:
                 found[name] = self._name(f"producer {found[name]}")
         for name in ("transactionStartTimestampMs", "transactionLastUpdateTimestampMs"):
             found[name] = found[name] >= 0
@@ -503,6 +503,39 @@ def test_we_do_transactions_as_kafka_does(kafka: Broker, log_dir: Path) -> None:
         is_ready(client)
         ours = Transactions(client)
         for run in SCRIPTS:
+            run(ours)
+    compare(theirs, ours)
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_we_do_them_so_in_clusters_of_an_older_transaction_version(
+    oracle_classpath: str, log_dir: Path, tmp_path: Path, level: int
+) -> None:
+    """Whose records are of the first version (0), or whose coordinator raises no epochs by itself (both)."""
+
+    def lower(client: RawClient) -> None:
+        update = {"feature": "transaction.version", "max_version_level": level, "upgrade_type": 2}
+        body = {"timeout": 10_000, "feature_updates": [update], "validate_only": False}
+        assert client.ask(57, 2, body).error_code == 0
+        time.sleep(0.5)  # Kafka's coordinator hears of it a little later
+
+    # Where records are of the first version newer clients are older ones: Kafka can't write down what others bring about.
+    scripts = (older_clients, newer_clients, mixed_clients, offsets) if level else (older_clients,)
+    kept = tmp_path / "kafka"
+    kept.mkdir()
+    kafka = Broker(oracle_classpath, tmp_path / "home", [kept], SETTINGS)
+    kafka.format()
+    with kafka, RawClient(int(kafka.bootstrap.split(":")[1])) as client:
+        is_ready(client)
+        lower(client)
+        theirs = Transactions(client)
+        for run in scripts:
+            run(theirs)
+    with CatalogueBroker([log_dir], SETTINGS) as broker, broker.connect() as client:
+        is_ready(client)
+        lower(client)
+        ours = Transactions(client)
+        for run in scripts:
             run(ours)
     compare(theirs, ours)
 
