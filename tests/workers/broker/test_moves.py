@@ -303,7 +303,7 @@ def test_a_topic_that_is_deleted_on_its_way(dirs: list[Path]) -> None:
         deleted = client.ask(DELETE_TOPICS, 6, {"topics": [{"name": "t"}], "timeout": 10_000}).responses[0]
         assert deleted.error_code == 0
         until(lambda: not there.directories())
-        assert not broker.in_loop(lambda context: list(context.part(moves.Moves)))
+        until(lambda: not broker.in_loop(lambda context: list(context.part(moves.Moves))))
 
 
 @pytest.mark.parametrize("clean", [True, False])
