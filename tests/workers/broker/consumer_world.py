@@ -82,12 +82,12 @@ class World:
         )
         self.image.apply(update)
 
-    def topic(self, name: str, partitions: int) -> None:
+    def topic(self, name: str, partitions: int, topic_id: uuid.UUID | None = None) -> None:
         """Makes a topic, or gives it more partitions."""
         known = self.image.topic(name)
         if known is None:
             self._made += 1
-            identity = uuid.uuid5(uuid.NAMESPACE_URL, f"{name} {self._made}")
+            identity = topic_id or uuid.uuid5(uuid.NAMESPACE_URL, f"{name} {self._made}")
         else:
             identity = known.topic_id
         rows = tuple(
