@@ -25,6 +25,9 @@ _INDEX_AND_SIZE = struct.Struct(">ii")
 _RESULT = struct.Struct(">ihqqq")
 _RESULT_V4 = struct.Struct(">ihqq")
 _NO_UUID = bytes(16)
+_NO_TAGS = bytes(3)
+#: Makes a named tuple of a tuple, in half the time that its class needs.
+_new = tuple.__new__
 
 
 class ProducedPartition(NamedTuple):
@@ -79,7 +82,37 @@ def decode_produce(version: int, data: memoryview) -> ProduceRequest:
         raise MalformedRequestError(f"ProduceRequest v{version}: {error}") from None
 
 
+#: No transactional id, acks, timeout, one topic, and the length of its name and one.
+_USUAL = struct.Struct(">BhiBB")
+
+
+def _decode_usual(data: memoryview) -> ProduceRequest | None:
+    """v9 to v12 for one partition, without a transaction and tags, in half the time; None: it is something else."""
+    if len(data) < 16:
+        return None
+    no_transaction, acks, timeout, topics, size = _USUAL.unpack_from(data)
+    if no_transaction or topics != 2 or not 2 <= size < 0x80:
+        return None
+    end = 8 + size
+    # One partition, and its number.
+    if end + 6 > len(data) or data[end] != 2:
+        return None
+    (index,) = _INT32.unpack_from(data, end + 1)
+    size_and_one, position = read_uvarint(data, end + 5)
+    after = position + size_and_one - 1
+    # No tags of the partition, the topic and the request.
+    if not size_and_one or bytes(data[after : after + 3]) != _NO_TAGS:
+        return None
+    name = str(data[9:end], "utf-8")
+    partition = _new(ProducedPartition, (index, data[position:after]))
+    return _new(ProduceRequest, (None, acks, timeout, [_new(ProducedTopic, (name, None, [partition]))]))
+
+
 def _decode_flexible(version: int, data: memoryview) -> ProduceRequest:
+    if version < _FIRST_TOPIC_IDS:
+        usual = _decode_usual(data)
+        if usual is not None:
+            return usual
     size, position = read_uvarint(data, 0)
     transactional_id = None
     if size:
@@ -179,6 +212,10 @@ def encode_produce(
     throttle_ms: int = 0,
 ) -> bytearray:
     """Writes the body of a ProduceResponse v3 to v13. `endpoints`: (node id, host, port) of leaders named in the results."""
+    if _FIRST_FLEXIBLE <= version < _FIRST_TOPIC_IDS and len(results) == 1 and not endpoints:
+        usual = _encode_usual(results[0], throttle_ms)
+        if usual is not None:
+            return usual
     out = bytearray()
     flexible = version >= _FIRST_FLEXIBLE
     write_count(out, len(results), flexible)
@@ -195,6 +232,26 @@ def encode_produce(
     out += _INT32.pack(throttle_ms)
     if flexible:
         write_endpoints(out, endpoints if version >= 10 else ())
+    return out
+
+
+#: No record errors, no message, no tags of the result and of the topic; the throttle time; no tags of the answer.
+_USUAL_END = struct.Struct(">BBBBiB")
+
+
+def _encode_usual(topic: TopicResults, throttle_ms: int) -> bytearray | None:
+    """The answer for one partition with nothing to be explained; None: there is."""
+    if len(topic.partitions) != 1:
+        return None
+    result = topic.partitions[0]
+    name = topic.name.encode()
+    if result.record_errors or result.message is not None or result.leader is not None or len(name) > 0x7E:
+        return None
+    out = bytearray((2, len(name) + 1))
+    out += name
+    out.append(2)
+    out += _RESULT.pack(result.index, result.error, result.base_offset, result.log_append_time, result.log_start_offset)
+    out += _USUAL_END.pack(1, 0, 0, 0, throttle_ms, 0)
     return out
 
 

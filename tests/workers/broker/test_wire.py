@@ -15,6 +15,7 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader
 
 from compactd.storage.kernel.interface import AbortedTransaction
+from compactd.workers.broker import produce_codec
 from compactd.workers.broker.decoding import (
     MalformedRequestError,
     decode,
@@ -194,6 +195,59 @@ def test_damaged_produce_requests_are_refused_or_read(data: st.DataObject) -> No
     cut = memoryview(bytes(whole[: data.draw(st.integers(0, len(whole)))]))
     with contextlib.suppress(MalformedRequestError):
         assert isinstance(decode_produce(version, cut), ProduceRequest)
+
+
+@given(
+    st.integers(9, 12),
+    st.text(st.characters(codec="utf-8"), min_size=1, max_size=60),
+    st.integers(-(2**31), 2**31 - 1),
+    st.binary(max_size=300),
+    st.integers(-1, 2),
+    st.binary(max_size=3),
+    st.data(),
+)
+def test_the_usual_produce_request_is_read_alike_by_the_short_way_and_the_long(
+    version: int, name: str, index: int, records: bytes, acks: int, rest: bytes, data: st.DataObject
+) -> None:
+    content = {"name": name, "partition_data": [{"index": index, "records": records}]}
+    body = bytearray(encode(request_class(0, version), {"acks": acks, "timeout": 77, "topic_data": [content]})) + rest
+    if data.draw(st.booleans()):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.sampled_from([0, 1, 2, 3, 0x7F, 0x80, 0xFF]))
+        del body[data.draw(st.integers(0, len(body))) :]
+
+    def read(short: bool) -> object:
+        with pytest.MonkeyPatch.context() as patch:
+            if not short:
+                patch.setattr(produce_codec, "_decode_usual", lambda _: None)
+            try:
+                found = decode_produce(version, memoryview(body))
+            except MalformedRequestError:
+                return "refused"
+        topics = [
+            (t.name, t.topic_id, [(n, r if r is None else bytes(r)) for n, r in t.partitions]) for t in found.topics
+        ]
+        return found.transactional_id, found.acks, found.timeout_ms, topics
+
+    assert read(short=True) == read(short=False)
+
+
+@given(st.integers(9, 12), st.text(st.characters(codec="utf-8"), max_size=130), st.integers(0, 2**31 - 1), st.data())
+def test_the_usual_produce_answer_is_written_alike_by_the_short_way_and_the_long(
+    version: int, name: str, throttle_ms: int, data: st.DataObject
+) -> None:
+    numbers = st.integers(-1, 2**62)
+    result = ProduceResult(
+        data.draw(st.integers(0, 2**31 - 1)),
+        data.draw(st.integers(-1, 129)),
+        data.draw(numbers),
+        data.draw(numbers),
+        data.draw(numbers),
+    )
+    written = [encode_produce(version, [TopicResults(name, None, [result])], (), throttle_ms)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(produce_codec, "_encode_usual", lambda *_: None)
+        written.append(encode_produce(version, [TopicResults(name, None, [result])], (), throttle_ms))
+    assert written[0] == written[1]
 
 
 def test_produced_records_are_not_copied() -> None:
