@@ -36,6 +36,9 @@ _SETTINGS = {
     "controller.listener.names": "CONTROLLER",
     "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
     "connection.failed.authentication.delay.ms": "20",
+    # Whoever comes in unasked may do everything, who logs in may do nothing.
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
     "listener.name.again.connections.max.reauth.ms": "1500",
     **{
         f"listener.name.{listener}.{mechanism}.sasl.jaas.config": jaas
@@ -615,6 +618,30 @@ def test_describing_credentials_comes_to_the_same(sides: list[Side], users: list
             ]
             answers.append((int(answer.error_code), answer.error_message, sorted(rows)))
     assert answers[1] == answers[0]
+
+
+def test_who_may_not_see_or_alter_credentials_is_told_as_at_kafka(sides: list[Side]) -> None:
+    seen = []
+    for side in sides:
+        with RawClient(side.ports["OUTSIDE"]) as client:
+            play = Play(client)
+            play.handshake()
+            play.authenticate(plain_token("alice", "secret"))
+            for users in ([], [{"name": _USER}, {"name": "u"}]):  # of null users Kafka never answers
+                play.ask(
+                    DESCRIBE_SCRAM, 0, {"users": users},
+                    lambda answer: (
+                        int(answer.error_code), answer.error_message,
+                        [(each.user, int(each.error_code), each.error_message) for each in answer.results],
+                    ),
+                )  # fmt: skip
+            play.ask(
+                ALTER_SCRAM, 0, {"deletions": [{"name": "u", "mechanism": 1}], "upsertions": [_upsertion("v")]},
+                # What Kafka says there is how Java prints the request.
+                lambda answer: sorted((each.user, int(each.error_code)) for each in answer.results),
+            )  # fmt: skip
+            seen.append(play.seen)
+    assert seen[1] == seen[0]
 
 
 def test_a_credential_counts_from_its_answer_on_and_a_removed_one_no_more(sides: list[Side]) -> None:

@@ -22,6 +22,7 @@ from compactd.workers.credential_messages import (
 )
 
 _LOGGER = logging.getLogger(__name__)
+_NEEDS_ALTER = "The request needs ALTER permission on the cluster."
 _BY_NUMBER = {mechanism.number: mechanism for mechanism in SCRAM_MECHANISMS}
 
 
@@ -29,10 +30,9 @@ _BY_NUMBER = {mechanism.number: mechanism for mechanism in SCRAM_MECHANISMS}
 async def describe_user_scram_credentials(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
     """Mechanisms and iterations of the users asked for, or of all; never a salt or a key."""
     if not context.part(Authorizer).allows(header, Operation.DESCRIBE, Resource.CLUSTER):
-        return {
-            "error_code": ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-            "error_message": "Cluster authorization failed.",
-        }
+        # Kafka, too, names nobody.
+        refused = {"error_code": ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "error_message": None}
+        return {**refused, "results": [{"user": "", **refused} for _ in request.users or ()]}
     known = context.part(ScramCredentials).all()
     names = [each.name for each in request.users or ()]
     return {
@@ -60,7 +60,7 @@ async def alter_user_scram_credentials(context: Context, header: RequestHeader, 
     upsertions = tuple(_upsertion(each) for each in request.upsertions)
     users = dict.fromkeys([each.user for each in deletions] + [each.user for each in upsertions])
     if not context.part(Authorizer).allows(header, Operation.ALTER, Resource.CLUSTER):
-        error, message = ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed."
+        error, message = ErrorCode.CLUSTER_AUTHORIZATION_FAILED, _NEEDS_ALTER
         return {"results": [_result(CredentialResult(user=user, error=error, message=message)) for user in users]}
     arguments = AlterCredentials(deletions=deletions, upsertions=upsertions)
     try:
