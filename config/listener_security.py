@@ -45,6 +45,8 @@ class ListenerSecurity:
     #: Largest request before a client has logged in, bytes.
     max_receive: int = 524_288
     max_connections: int = 2**31 - 1
+    #: New connections per second.
+    max_connection_rate: int = 2**31 - 1
     tls: TlsConfig | None = None
 
 
@@ -93,6 +95,7 @@ class _Reading:
             {each: max(0, _whole(self.value("connections.max.reauth.ms", each))) for each in mechanisms},
             _whole(self.value("sasl.server.max.receive.size")),
             2**31 - 1 if most is None else _whole(most),
+            _whole(self.value("max.connection.creation.rate")),
             tls_config(self) if listener.protocol.encrypted else None,
         )
 

@@ -38,6 +38,7 @@ ALONE: Mapping[str, Setting] = {
         "principal.builder.class",
         *(name for name in _TABLE if name.startswith("ssl.")),
         "max.connections",
+        "max.connection.creation.rate",
     )
 }
 #: Settings that one mechanism of a listener may have alone.

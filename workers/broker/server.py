@@ -136,7 +136,7 @@ class Server:
                 self.loop.remove_reader(listener.fileno())
                 self.loop.call_later(_PAUSE_SECONDS, self._listen_again, listener)
                 return
-            waits = self._quotas.taken() / 1000
+            waits = self._quotas.taken(name) / 1000
             if waits:
                 self._pause(waits)
                 self.loop.call_later(waits, self._take, client, address, name)
@@ -157,12 +157,12 @@ class Server:
                 self._listen_again(listener)
 
     def _listen_again(self, listener: socket.socket) -> None:
-        if listener in self._listening:
+        if listener in self._listening and self._paused is None:
             self.loop.add_reader(listener.fileno(), self._accept, listener)
 
     def _take(self, client: socket.socket, address: tuple[str, int], listener: str) -> None:
         host, port = plain_address(address[0]), address[1]
-        throttle_ms = self._quotas.throttled(host)
+        throttle_ms = self._quotas.throttled(host, listener)
         if throttle_ms or self._closing:
             self._turned_away.add(client)
             self.loop.call_later(throttle_ms / 1000, self._turn_away, client)

@@ -219,6 +219,14 @@ def test_a_rate_of_all_connections_makes_new_ones_wait(log_dir: Path) -> None:
         assert time.monotonic() - begun >= 0.9
 
 
+def test_a_rate_of_the_connections_of_one_listener(log_dir: Path) -> None:
+    settings = {"listener.name.plaintext.max.connection.creation.rate": 1}
+    with CatalogueBroker([log_dir], settings) as running:
+        begun = time.monotonic()
+        assert all(_answers(running.port) for _ in range(12))
+        assert time.monotonic() - begun >= 0.9
+
+
 def test_addresses_with_numbers_of_their_own(log_dir: Path) -> None:
     settings = {"max.connections.per.ip": 1, "max.connections.per.ip.overrides": "127.0.0.1:2,[::1]:5,10.0.0.1:0"}
     with InProcessBroker([log_dir], settings) as running, running.connect(), running.connect():

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from compactd.config.connection_limits import parse_overrides
 from compactd.workers.broker.quotas.limits import CONNECTION_CREATION_RATE, IP
 from compactd.workers.broker.quotas.rates import Rate, Windows
+from compactd.workers.broker.security.listeners import Listeners
 
 if TYPE_CHECKING:
     from compactd.config.settings import DaemonConfig
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 #: So many addresses' rates are kept before those that nobody needs are dropped.
 _REMEMBERED = 10_000
+_UNLIMITED = 2**31 - 1
 
 
 class ConnectionQuotas:
@@ -30,7 +32,9 @@ class ConnectionQuotas:
     def __init__(self, context: Context) -> None:
         self._context = context
         self.windows = Windows(context.config.quota_window_num, context.config.quota_window_size_seconds)
-        self._all = Rate(self.windows)
+        self._listeners = context.part(Listeners)
+        #: By listener; "" for all together.
+        self._taken: dict[str, Rate] = {}
         self._rates: dict[str, Rate] = {}
         self._seen: tuple[ClientQuota, ...] = ()
         self._default: int | None = None
@@ -87,16 +91,23 @@ class ConnectionQuotas:
 
     # ---- connections
 
-    def taken(self) -> int:
+    def taken(self, listener: str) -> int:
         """A connection was taken: how many milliseconds it, and all that come after it, wait before it is served."""
-        limit = self._context.config.max_connection_creation_rate
-        if limit >= 2**31 - 1:
-            return 0
-        now_ms = self._now_ms()
-        self._all.record(1, now_ms)
-        return self._bounded(self._all, limit, now_ms)
+        limits = (
+            ("", self._context.config.max_connection_creation_rate),
+            (listener, self._listeners.of(listener).max_connection_rate),
+        )
+        now_ms, throttle_ms = self._now_ms(), 0
+        for name, limit in limits:
+            if limit < _UNLIMITED:
+                rate = self._taken.get(name)
+                if rate is None:
+                    rate = self._taken[name] = Rate(self.windows)
+                rate.record(1, now_ms)
+                throttle_ms = max(throttle_ms, self._bounded(rate, limit, now_ms))
+        return throttle_ms
 
-    def throttled(self, address: str) -> int:
+    def throttled(self, address: str, listener: str) -> int:
         """0: the address may have it. Else the milliseconds after which it is closed, unserved."""
         limit = self._limit_of(address)
         if limit is None:
@@ -113,7 +124,9 @@ class ConnectionQuotas:
         if throttle_ms:
             # What is turned away counts for nobody.
             rate.record(-1, now_ms)
-            self._all.record(-1, now_ms)
+            for name in ("", listener):
+                if name in self._taken:
+                    self._taken[name].record(-1, now_ms)
         return throttle_ms
 
     def _bounded(self, rate: Rate, limit: int, now_ms: int) -> int:
