@@ -96,6 +96,8 @@ def _altered(
     stored = context.image.configs.get((resource.type, resource.name), {})
     is_broker = resource.type == ResourceType.BROKER
     if is_broker:
+        if resource.denied:
+            raise PlanError(ErrorCode(resource.denied), None)
         _check_broker(resource, incremental, stored, context, log_dirs)
     if resource.denied:
         code = ErrorCode(resource.denied)

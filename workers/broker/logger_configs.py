@@ -46,11 +46,14 @@ def alter_loggers(context: Context, resource: Any, allowed: bool, validate_only:
     """All changes of an IncrementalAlterConfigs resource, or none. They count at once, until the next start."""
     error, message = ErrorCode.NONE, None
     try:
+        _check_form(resource.configs)
+        if not allowed:
+            return ResourceResult(
+                type=BROKER_LOGGER, name=resource.resource_name, error=ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            )
         if not resource.resource_name:
             raise RefusedConfigError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
         check_node(context, resource.resource_name)
-        if not allowed:
-            raise RefusedConfigError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
         wanted = _wanted_levels(resource.configs)
         if wanted and not validate_only:
             set_levels(wanted)
@@ -60,13 +63,16 @@ def alter_loggers(context: Context, resource: Any, allowed: bool, validate_only:
     return ResourceResult(type=BROKER_LOGGER, name=resource.resource_name, error=error, message=message)
 
 
-def _wanted_levels(configs: Iterable[Any]) -> dict[str, str | None]:
+def _check_form(configs: Iterable[Any]) -> None:
     counted = Counter(config.name for config in configs)
     if any(count > 1 for count in counted.values()):
         raise RefusedConfigError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     nulls = [each.name for each in configs if each.value is None and each.config_operation != ConfigOperation.DELETE]
     if nulls:
         raise RefusedConfigError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
+
+
+def _wanted_levels(configs: Iterable[Any]) -> dict[str, str | None]:
     known = levels()
     return {config.name: _wanted_level(config.name, config.config_operation, config.value, known) for config in configs}
 

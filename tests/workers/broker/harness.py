@@ -386,8 +386,9 @@ class InProcessBroker:
 class RawClient:
     """Frames by hand."""
 
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=_SECONDS)
+    def __init__(self, port: int, source: str = "127.0.0.1") -> None:
+        """`source`: the address to come from, one of 127.0.0.0/8."""
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=_SECONDS, source_address=(source, 0))
         self._correlation = 0
 
     def __enter__(self) -> RawClient:

@@ -41,7 +41,8 @@ async def find_coordinator(context: Context, header: RequestHeader, request: Any
 async def _find(context: Context, header: RequestHeader, kind: int, key: str) -> dict[str, Any]:
     resource = _RESOURCES.get(kind)
     if resource is not None and not context.part(Authorizer).allows(header, Operation.DESCRIBE, resource, key):
-        return _refused(key, _DENIED[resource], _DENIED[resource].name)
+        message = "" if header.version >= _BATCHED else _DENIED[resource].name
+        return _refused(key, _DENIED[resource], message)
     if kind not in (_GROUP, _TRANSACTION, _SHARE) or (kind == _SHARE and header.version < _WITH_SHARES):
         return _refused(key, ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {kind}")
     if kind == _SHARE:

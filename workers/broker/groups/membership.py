@@ -26,7 +26,9 @@ async def join_group(context: Context, header: RequestHeader, request: Any) -> d
     try:
         answer = await _join(context, header, request)
     except GroupError as error:
-        answer = JoinAnswer(error.code, request.member_id)
+        # To whom the group is closed Kafka does not tell the member back.
+        closed = error.code is ErrorCode.GROUP_AUTHORIZATION_FAILED
+        answer = JoinAnswer(error.code, "" if closed else request.member_id)
     # Null came with v7.
     no_name = None if header.version >= _NO_TYPE_BEFORE else ""
     return {

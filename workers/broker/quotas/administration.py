@@ -37,9 +37,9 @@ class _RefusedError(Exception):
 @handles(DESCRIBE_CLIENT_QUOTAS, 0, 1)
 async def describe_client_quotas(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
     """The quotas of all entities that fit the filter."""
+    if not context.part(Authorizer).allows(header, Operation.DESCRIBE_CONFIGS, Resource.CLUSTER):
+        return {"error_code": ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "error_message": None, "entries": None}
     try:
-        if not context.part(Authorizer).allows(header, Operation.DESCRIBE_CONFIGS, Resource.CLUSTER):
-            raise _RefusedError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, _NOT_ALLOWED)
         wanted = _filter(request.components)
     except _RefusedError as refusal:
         return {"error_code": refusal.code, "error_message": refusal.message, "entries": None}
