@@ -28,6 +28,7 @@ from tests.workers.broker.test_partitions import _NoWrites
 from tests.workers.broker.transactional import (
     CONCURRENT,
     DESCRIBE_PRODUCERS,
+    END,
     FEW,
     LIST,
     STATE_TOPIC,
@@ -286,6 +287,46 @@ def test_ids_are_found_by_patterns_states_producers_and_age(broker: CatalogueBro
     assert bad.error_code == 128
     odd = client.ask(LIST, 0, {"state_filters": ["Ongoing", "Asleep"], "producer_id_filters": ()})
     assert (odd.unknown_state_filters, len(odd.transaction_states)) == (("Asleep",), 3)
+
+
+def test_an_id_that_fits_no_record_is_refused(client: RawClient) -> None:
+    assert RawProducer(client, "x" * 32_767, False).init() == 0
+    assert RawProducer(client, "x" * 32_768, False).init() == -1
+
+
+def test_a_client_that_leaves_does_not_take_its_transaction_along(
+    broker: CatalogueBroker, client: RawClient, newer: bool
+) -> None:
+    """What a request has begun is finished, whatever becomes of its connection."""
+    producer = begun(client, newer)
+    partition = broker.partition(STATE_TOPIC, partition_of("tx", 2))
+    held, waits = asyncio.Event(), threading.Event()
+
+    async def hold() -> None:
+        async with partition.lock:
+            waits.set()
+            await held.wait()
+
+    broker.in_loop(lambda context: context.spawn(hold()) and None)
+    assert waits.wait(_SECONDS)
+    with broker.connect() as other:
+        body = {
+            "transactional_id": "tx",
+            "producer_id": producer.producer_id,
+            "producer_epoch": producer.epoch,
+            "committed": True,
+        }
+        other.send(END, 5 if newer else 3, body)
+
+        def is_pending(context: Any) -> bool:
+            return context.part(TransactionCoordinator).shard("tx").by_id["tx"].pending is State.PREPARE_COMMIT
+
+        until(lambda: bool(broker.in_loop(is_pending)))
+        # As an idle sweep does, or a session that has expired.
+        broker.in_loop(lambda _: [each.close() for each in broker._broker.server._connections if each.is_serving])  # type: ignore[func-returns-value]
+    broker.in_loop(lambda _: held.set())
+    until(lambda: described(client, "tx").transaction_state == "CompleteCommit")
+    assert committed(client, "t") == [b"first"]
 
 
 # ---- time

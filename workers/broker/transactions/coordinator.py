@@ -41,6 +41,8 @@ from compactd.workers.catalogue_messages import CreateTopics, NewTopic, TopicRes
 _LOGGER = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
+#: Bytes of an id that a record's key has room for.
+_LONGEST_ID = 32_767
 #: How long whoever asks first waits for a new topic to be ready.
 _READY_SECONDS = 5.0
 #: The answer to EndTxn waits for the markers no longer than this.
@@ -178,6 +180,8 @@ class TransactionCoordinator:
         if not 0 < timeout_ms <= self.context.config.transaction_max_timeout_ms:
             raise TransactionError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         shard = self.shard(transactional_id)
+        if len(transactional_id.encode("utf-8", "replace")) > _LONGEST_ID:
+            raise TransactionError(ErrorCode.UNKNOWN_SERVER_ERROR)
         if transactional_id not in shard.by_id:
             producer_id = await self._new_id()
             shard = self.shard(transactional_id)
@@ -229,8 +233,9 @@ class TransactionCoordinator:
         if to is None:
             return known
         await shard.write(transaction, to)
-        task = self._prepared(shard, transaction)
-        await asyncio.wait({task}, timeout=_MARKER_SECONDS)
+        finishing = self._finishing.get(transactional_id)
+        if finishing is not None:
+            await asyncio.wait({finishing}, timeout=_MARKER_SECONDS)
         return Producer(to.producer_id, to.epoch) if to.next_producer_id == NO_ID else Producer(to.next_producer_id, 0)
 
     async def abort(self, transactional_id: str) -> None:
@@ -247,7 +252,6 @@ class TransactionCoordinator:
         except TransactionError:
             transaction.failed_fence = version < EPOCH_BUMPS
             raise
-        self._prepared(shard, transaction)
 
     async def _planned(
         self, transactional_id: str, plan: Callable[[Transaction, int | None], _T]
@@ -270,7 +274,7 @@ class TransactionCoordinator:
 
     # ---- the end of a transaction
 
-    def _prepared(self, shard: Shard, transaction: Transaction) -> asyncio.Task[None]:
+    def _prepared(self, shard: Shard, transaction: Transaction) -> None:
         """Its fate is in the log: the rest happens by itself.
 
         From here on nobody else plans anything: the state that is to come stands as pending, as in Kafka.
@@ -279,7 +283,6 @@ class TransactionCoordinator:
         task = self.context.spawn(self._finish(shard, transaction))
         self._finishing[transaction.transactional_id] = task
         task.add_done_callback(lambda _: self._finished(transaction.transactional_id, task))
-        return task
 
     def _finished(self, transactional_id: str, task: asyncio.Task[None]) -> None:
         if self._finishing.get(transactional_id) is task:

@@ -132,17 +132,28 @@ class Shard:
     # ---- changes
 
     async def write(self, transaction: Transaction, to: Transition) -> None:
-        """Appends the record of a planned transition, and makes it true. TransactionError: it has not come about."""
+        """Appends the record of a planned transition, and makes it true; one that decides a transaction has it finished.
+
+        TransactionError: it has not come about. What was begun goes on to its end even if the caller is cancelled.
+        """
+        record = encode_transition(transaction.transactional_id, to, self.transaction_version)
         transaction.pending = to.state
+        error = await asyncio.shield(self.context.spawn(self._write(transaction, to, record)))
+        if error:
+            raise TransactionError(error)
+
+    async def _write(self, transaction: Transaction, to: Transition, record: tuple[bytes, bytes]) -> ErrorCode:
         try:
-            record = encode_transition(transaction.transactional_id, to, self.transaction_version)
             await self._append([record])
-        except BaseException:
+        except TransactionError as error:
             transaction.pending = None
-            raise
+            return error.code
         if not self.holds(transaction):
-            raise TransactionError(ErrorCode.NOT_COORDINATOR)
+            return ErrorCode.NOT_COORDINATOR
         transaction.complete(to)
+        if to.state.is_prepared:
+            self._prepared(self, transaction)
+        return ErrorCode.NONE
 
     @property
     def transaction_version(self) -> int:
