@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from compactd.workers.broker.api_keys import WRITE_TXN_MARKERS
@@ -38,7 +39,9 @@ async def write_markers(context: Context, header: RequestHeader, request: Any) -
             _keys(asked),
         )
         found = errors.setdefault(asked.producer_id, {})
-        for key, error in (await writer.write_here(marker, marker.partitions)).items():
+        # To its end, even if the client leaves: groups must hear of every marker that is written.
+        written = await asyncio.shield(context.spawn(writer.write_here(marker, marker.partitions)))
+        for key, error in written.items():
             here = context.partitions.get(*key) is not None
             found[key] = error if here else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return _answer(errors)
