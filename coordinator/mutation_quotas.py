@@ -56,6 +56,7 @@ class MutationQuotas:
         self._clock = clock
         self._seen: Mapping[Any, Any] = {}
         self._limits = ClientLimits((), CONTROLLER_MUTATION_RATE)
+        self._most = _REMEMBERED
         self._buckets: dict[tuple[str, str], tuple[TokenBucket, float]] = {}
 
     def of(self, image: MetadataImage, by: Mutation | None) -> Charge:
@@ -67,7 +68,7 @@ class MutationQuotas:
         if by is None or limit is None:
             return Charge(None, 0.0, False, self._clock)
         found = self._buckets.get(limit.shared_by)
-        if found is None and len(self._buckets) >= _REMEMBERED:
+        if found is None and len(self._buckets) >= self._most:
             self._forget_full()
         bucket = TokenBucket(self._windows) if found is None else found[0]
         self._buckets[limit.shared_by] = bucket, limit.value
@@ -78,3 +79,4 @@ class MutationQuotas:
         self._buckets = {
             key: (bucket, limit) for key, (bucket, limit) in self._buckets.items() if not bucket.is_full(limit, now_ms)
         }
+        self._most = max(self._most, 2 * len(self._buckets))

@@ -13,6 +13,7 @@ import pytest
 from compactd.workers.broker.quotas.clients import ClientQuotas
 from compactd.workers.broker.quotas.connections import ConnectionQuotas, literal_address, plain_address
 from compactd.workers.broker.quotas.limits import ClientLimits
+from compactd.workers.broker.quotas.rates import Rates, Windows
 from compactd.workers.messages import ClientQuota
 from tests.workers.broker.batches import FETCH, PRODUCE, batch, fetch_body, produce_body
 from tests.workers.broker.catalogue_harness import CatalogueBroker
@@ -130,7 +131,8 @@ def test_a_throttled_fetch_gives_nothing_and_its_session_forgets_nothing(broker:
             answers.append(client.ask(FETCH, 11, {**rows, "session_epoch": 4}))
         throttled = [_ms(answer) > 0 for answer in answers]
         assert throttled[0] is False
-        assert any(throttled)
+        told = [([len(p.records) for t in each.responses for p in t.partitions], _ms(each)) for each in answers]
+        assert any(throttled), told
         assert used.throttled == sum(throttled)
         for answer, was in zip(answers, throttled, strict=True):
             assert answer.session_id == opened.session_id
@@ -267,3 +269,17 @@ def test_topics_that_metadata_creates_count_as_well(log_dir: Path) -> None:
             asked = {"topics": [{"name": f"t{number}"}], "allow_auto_topic_creation": True}
             found.append(int(client.ask(METADATA, 9, asked).topics[0].error_code))
         assert found == [0, 0, 3, 3]
+
+
+def test_rates_that_are_as_good_as_new_ones_are_dropped() -> None:
+    rates: Rates[int] = Rates(Windows(11, 1), most=10)
+    for number in range(10):
+        rates.of(number, 0).record(1, number)
+    rates.of(10, 11_005).record(1, 11_005)
+    # 0 to 5 were used longer ago than eleven windows reach.
+    assert len(rates) == 5
+    kept = rates.of(7, 11_006)
+    assert kept.measure(11_006)[0] > 0
+    for number in range(100, 200):
+        rates.of(number, 11_006).record(1, 11_006)
+    assert all(rates.of(number, 11_006).measure(11_006)[0] > 0 for number in (7, *range(100, 200)))

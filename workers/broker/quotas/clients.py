@@ -20,7 +20,7 @@ from compactd.workers.broker.quotas.limits import (
     ClientLimits,
     Limit,
 )
-from compactd.workers.broker.quotas.rates import Rate, Windows
+from compactd.workers.broker.quotas.rates import Rates, Windows
 from compactd.workers.quota_messages import Mutation
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 EXEMPT = frozenset({WRITE_TXN_MARKERS})
 
 _NANOSECONDS_TO_PERCENT = 100 / 1e9
-#: So many clients' limits and rates are kept before those that nobody needs are dropped.
+#: So many clients' limits are remembered; then all are looked up anew.
 _REMEMBERED = 10_000
 
 
@@ -81,7 +81,8 @@ class QuotaKind:
         self.windows = windows
         self.limits = ClientLimits((), key)
         self._found: dict[tuple[str, str], Limit | None] = {}
-        self._rates: dict[tuple[str, str], Rate] = {}
+        #: Of all who share a limit.
+        self._rates: Rates[tuple[str, str]] = Rates(windows)
 
     def changed(self, quotas: tuple[ClientQuota, ...]) -> None:
         """Others count from now on; what was used so far stays used."""
@@ -99,25 +100,12 @@ class QuotaKind:
             self._found[client] = self.limits.of(*client)
         return self._found[client]
 
-    def rate(self, limit: Limit, now_ms: int) -> Rate:
-        """That of all who share the limit."""
-        rate = self._rates.get(limit.shared_by)
-        if rate is None:
-            if len(self._rates) >= _REMEMBERED:
-                self._forget_unused(now_ms)
-            rate = self._rates[limit.shared_by] = Rate(self.windows)
-        return rate
-
-    def _forget_unused(self, now_ms: int) -> None:
-        span = self.windows.span_ms
-        self._rates = {key: rate for key, rate in self._rates.items() if now_ms - rate.used_ms < span}
-
     def throttle_ms(self, header: RequestHeader, value: float, now_ms: int) -> int:
         """Counts `value`; how long the client has to keep still."""
         limit = self.limit(header)
         if limit is None:
             return 0
-        rate = self.rate(limit, now_ms)
+        rate = self._rates.of(limit.shared_by, now_ms)
         rate.record(value, now_ms)
         return rate.throttle_ms(limit.value, now_ms)
 
@@ -125,7 +113,7 @@ class QuotaKind:
         """Counts without a consequence: the next request bears it."""
         limit = self.limit(header)
         if limit is not None:
-            self.rate(limit, now_ms).record(value, now_ms)
+            self._rates.of(limit.shared_by, now_ms).record(value, now_ms)
 
 
 def charged(header: RequestHeader, *, strict: bool) -> Mutation:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from compactd.config.connection_limits import parse_overrides
 from compactd.workers.broker.quotas.limits import CONNECTION_CREATION_RATE, IP
-from compactd.workers.broker.quotas.rates import Rate, Windows
+from compactd.workers.broker.quotas.rates import Rate, Rates, Windows
 from compactd.workers.broker.security.listeners import Listeners
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from compactd.workers.broker.context import Context
     from compactd.workers.messages import ClientQuota
 
-#: So many addresses' rates are kept before those that nobody needs are dropped.
-_REMEMBERED = 10_000
 _UNLIMITED = 2**31 - 1
 
 
@@ -35,7 +33,7 @@ class ConnectionQuotas:
         self._listeners = context.part(Listeners)
         #: By listener; "" for all together.
         self._taken: dict[str, Rate] = {}
-        self._rates: dict[str, Rate] = {}
+        self._rates: Rates[str] = Rates(self.windows)
         self._seen: tuple[ClientQuota, ...] = ()
         self._default: int | None = None
         self._by_address: dict[str, int] = {}
@@ -113,12 +111,7 @@ class ConnectionQuotas:
         if limit is None:
             return 0
         now_ms = self._now_ms()
-        rate = self._rates.get(address)
-        if rate is None:
-            if len(self._rates) >= _REMEMBERED:
-                span = self.windows.span_ms
-                self._rates = {key: rate for key, rate in self._rates.items() if now_ms - rate.used_ms < span}
-            rate = self._rates[address] = Rate(self.windows)
+        rate = self._rates.of(address, now_ms)
         rate.record(1, now_ms)
         throttle_ms = self._bounded(rate, limit, now_ms)
         if throttle_ms:

@@ -7,7 +7,11 @@ numbers, so windows begin, end and are forgotten exactly when Kafka's do (facts:
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,32 @@ class Rate:
         if rate <= limit:
             return 0
         return java_round((rate - limit) / limit * elapsed)
+
+
+class Rates(Generic[_Key]):
+    """A rate for each of many: those that are as good as new ones go when there are too many."""
+
+    __slots__ = ("_most", "_rates", "windows")
+
+    def __init__(self, windows: Windows, most: int = 10_000) -> None:
+        self.windows = windows
+        self._most = most
+        self._rates: dict[_Key, Rate] = {}
+
+    def __len__(self) -> int:
+        return len(self._rates)
+
+    def of(self, key: _Key, now_ms: int) -> Rate:
+        """The rate of one, made if it is not there."""
+        rate = self._rates.get(key)
+        if rate is None:
+            if len(self._rates) >= self._most:
+                oldest = now_ms - self.windows.span_ms
+                self._rates = {key: rate for key, rate in self._rates.items() if rate.used_ms > oldest}
+                # Where so many are in use, they are not gone through for each one more.
+                self._most = max(self._most, 2 * len(self._rates))
+            rate = self._rates[key] = Rate(self.windows)
+        return rate
 
 
 class TokenBucket:
