@@ -140,18 +140,19 @@ def resolve_daemon(
     sets: Sets = None,
     file_settings: RawSettings | None = None,
     metadata: ClusterConfigs | None = None,
+    strict: bool = False,
 ) -> Resolved[DaemonConfig]:
     """The daemon's configuration. SettingError as above.
 
-    Listeners and logins that clients stored and that don't hold together are passed over, as in Kafka: nobody who may
-    change settings can keep the daemon from starting. `unused` has them then.
+    Unless it is `strict`, what clients stored of listeners and logins is passed over where it doesn't hold together:
+    nobody who may change settings can keep the daemon from starting. `unused` has it then.
     """
     given = _as_settings(sets)
     try:
         return _resolve_daemon(given, file_settings, metadata)
     except SettingError as fault:
         passed_over = {} if metadata is None else _of_security(metadata)
-        if metadata is None or not passed_over:
+        if metadata is None or strict or not passed_over:
             raise
         without = _Without(metadata, frozenset(passed_over))
         found = _resolve_daemon(given, file_settings, without)

@@ -77,8 +77,8 @@ class Configuration:
         """The same, from the file as it is now."""
         return Configuration(self._sets_given, self.path)
 
-    def resolve(self, catalogue: CatalogueConfigs | None) -> Settings:
-        """The settings in force. Log dirs are real, absolute paths."""
+    def resolve(self, catalogue: CatalogueConfigs | None, strict: bool = False) -> Settings:
+        """The settings in force. Log dirs are real, absolute paths. `strict`: SettingError for stored ones that don't fit."""
         storage = resolve_storage(self._sets, self._file, catalogue).config
         storage = msgspec.structs.replace(
             storage,
@@ -87,7 +87,7 @@ class Configuration:
                 path if path == "*" else os.path.realpath(path) for path in storage.cordoned_log_dirs
             ),
         )
-        daemon = resolve_daemon(self._sets, self._file, catalogue)
+        daemon = resolve_daemon(self._sets, self._file, catalogue, strict)
         for name, why in daemon.unused.items():
             _log.error(f"{name} is passed over, from {why}")
         return Settings(

@@ -48,7 +48,8 @@ def reload(daemon: Daemon, answer: Callable[[Control], None]) -> None:
 def resolve_again(daemon: Daemon) -> None:
     """Settings of the catalogue changed: what of it may change is applied, the rest waits for the next start."""
     try:
-        _take_settings(daemon, daemon.configuration)
+        # While clients are served the settings before stay; at the start there are none.
+        _take_settings(daemon, daemon.configuration, strict=daemon.is_running)
     except CompactdError as error:
         _log.error(f"settings of the catalogue were not applied: {error}")
     daemon.cleaning.configs_changed(update_topic_configs(daemon, daemon.partitions.topics))
@@ -106,8 +107,8 @@ def _apply(daemon: Daemon, configuration: Configuration) -> Reloaded:
     return Reloaded(applied=tuple(applied), refused=tuple(not_applied))
 
 
-def _take_settings(daemon: Daemon, configuration: Configuration) -> tuple[list[str], list[str]]:
-    before, after = daemon.settings, configuration.resolve(daemon.catalogue_configs())
+def _take_settings(daemon: Daemon, configuration: Configuration, strict: bool = False) -> tuple[list[str], list[str]]:
+    before, after = daemon.settings, configuration.resolve(daemon.catalogue_configs(), strict)
     apply, refuse = changed_names(before, after)
     if apply:
         daemon.settings = keep_static(before, after)

@@ -122,6 +122,8 @@ def _resolve(
     rows = _rows(STORAGE_SETTINGS, storage.config, storage.sources)
     found["Storage"] = [_with_default_dir(row) for row in rows]
     daemon = resolve_daemon(given, raw, metadata)
+    for name, why in daemon.unused.items():
+        warn(f"{name} is passed over, from {why}")
     found["Daemon"] = _rows(DAEMON_SETTINGS, daemon.config, daemon.sources) + [
         ShownSetting(
             replace(setting, broker=(BrokerName(name, Dynamic.PER_BROKER),)),

@@ -155,6 +155,61 @@ def test_users_of_plain_are_read_again(tmp_path: Path) -> None:
         daemon.stop()
 
 
+def _listens(port: int) -> bool:
+    """A daemon without topics runs a moment before its brokers take connections."""
+    try:
+        RawClient(port).close()
+    except ConnectionError:
+        return False
+    return True
+
+
+def test_settings_of_a_listener_change_through_clients(tmp_path: Path) -> None:
+    first = _free_ports(4)
+    outside = first + 2
+    settings = {**_settings(first), "sasl.enabled.mechanisms": "SCRAM-SHA-256"}
+    del settings[_JAAS]
+    with Daemon(tmp_path, **settings) as daemon:
+
+        def change(*configs: tuple[str, str]) -> int:
+            with RawClient(first) as client:
+                rows = [{"name": name, "config_operation": 0, "value": value} for name, value in configs]
+                resources = [{"resource_type": 4, "resource_name": "1", "configs": rows}]
+                answer = client.ask(44, 1, {"resources": resources, "validate_only": False})
+                return int(answer.responses[0].error_code)
+
+        def comes_in(port: int) -> bool:
+            with RawClient(port) as client:
+                try:
+                    log_in(client, "new", _PASSWORD)
+                except (AssertionError, ConnectionError):
+                    return False
+                return True
+
+        until(lambda: _listens(outside))
+        assert not comes_in(outside)
+        assert not change(
+            (_JAAS, f'{_MODULE} required user_new="{_PASSWORD}";'),
+            ("listener.name.outside.sasl.enabled.mechanisms", "PLAIN"),
+        )
+        until(lambda: comes_in(outside) and comes_in(outside + 1))
+        # What cannot be done changes nothing while clients are served, and does not keep the daemon from starting.
+        assert not change((_JAAS, "hush"))
+        until(lambda: "settings of the catalogue were not applied" in daemon.log())
+        assert comes_in(outside)
+        assert comes_in(outside + 1)
+        daemon.stop()
+        daemon.start()
+        assert "is passed over" in daemon.log()
+        until(lambda: _listens(outside))
+        assert "hush" not in daemon.log()
+        assert not comes_in(outside)
+        assert not change((_JAAS, f'{_MODULE} required user_new="{_PASSWORD}";'))
+        until(lambda: comes_in(outside) and comes_in(outside + 1))
+        assert _PASSWORD not in daemon.log()
+        daemon.stop()
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

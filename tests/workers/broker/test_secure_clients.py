@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,25 @@ def test_librdkafka_is_told_why_it_may_not_come_in(broker: CatalogueBroker, cert
         if any("Invalid username or password" in error for error in errors):
             return
     raise AssertionError(errors)
+
+
+def test_librdkafka_logs_in_again_and_keeps_its_connections(
+    broker: CatalogueBroker, certificates: Certificates
+) -> None:
+    confluent = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+    login = {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "alice", "sasl.password": "alice-secret"}
+    producer = confluent.Producer(_librdkafka(broker, "SASL_PLAINTEXT", certificates, **login))
+    producer.produce(_TOPIC, b"first")
+    assert producer.flush(30) == 0
+    before = {(each.host, each.port) for each in broker.peers() if each.principal == "User:alice"}
+    assert before
+    # Twice the time that a login counts for.
+    for _ in range(50):
+        producer.produce(_TOPIC, b"more")
+        assert producer.flush(30) == 0
+        time.sleep(0.1)
+    after = {(each.host, each.port) for each in broker.peers() if each.principal == "User:alice"}
+    assert before & after
 
 
 # ---- kafka-python

@@ -29,7 +29,7 @@ class PlainLogin:
             raise LoginRefusedError("Authentication failed: password not specified")
         expected = self._users.get(user)
         # Compared for a user that there is not as well: how long it takes tells nothing.
-        is_right = hmac.compare_digest((expected or "").encode(), password.encode())
+        is_right = hmac.compare_digest((expected or "").encode("utf-8", "surrogatepass"), password.encode())
         if expected is None or not is_right:
             raise LoginRefusedError("Authentication failed: Invalid username or password")
         if acts_as not in ("", user):

@@ -41,6 +41,8 @@ _LOGGER = logging.getLogger(__name__)
 
 #: A client may log in again no more often.
 _LOGIN_SECONDS = 1.0
+#: Characters of what a stranger sent that are logged.
+_SHOWN = 100
 #: From this version on ApiVersions tells which cluster and node the client looks for.
 _NAMES_CLUSTER = 5
 _SCRAM = {mechanism.name: mechanism for mechanism in SCRAM_MECHANISMS}
@@ -161,7 +163,8 @@ class SaslSession:
             told = {"error_code": ErrorCode.UNSUPPORTED_SASL_MECHANISM, "mechanisms": enabled}
             # Kafka tells only those who log in for the first time.
             raise _FailedError(
-                f"mechanism {mechanism!r} is not enabled", None if self._user is not None else _encoded(header, told)
+                f"mechanism {mechanism[:_SHOWN]!r} is not enabled",
+                None if self._user is not None else _encoded(header, told),
             )
         if self._user is not None and mechanism != self._mechanism:
             self._state = _State.OTHER_MECHANISM

@@ -19,6 +19,8 @@ from compactd.workers.messages import ScramCredential
 
 #: Fewest iterations that a login is taken with.
 MIN_ITERATIONS = 4096
+#: Characters of a user that are logged.
+_SHOWN = 100
 
 _VALUE = r"[\x01-\x2b\x2d-\x7f]+"
 _SASL_NAME = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
@@ -97,7 +99,7 @@ class ScramLogin:
         name = match["name"].replace("=2C", ",").replace("=3D", "=")
         credential = self._find(name)
         if credential is None:
-            raise LoginError(f"Invalid user credentials: {name!r} has none for {self._mechanism.name}")
+            raise LoginError(f"Invalid user credentials: {name[:_SHOWN]!r} has none for {self._mechanism.name}")
         if match["acts_as"] is not None and match["acts_as"] != name:
             raise LoginRefusedError(
                 "Authentication failed: Client requested an authorization id that is different from username"
