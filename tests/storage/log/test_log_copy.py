@@ -33,6 +33,8 @@ NOW = 1_700_000_000_000
 NAME = TopicPartition("t", 0)
 CONFIG = TopicConfig(segment_bytes=400, retention_ms=-1, retention_bytes=-1, file_delete_delay_ms=500)
 
+#: Records of the crash matrix: three segments.
+_FEW = 9
 OPEN: list[PartitionLog | LogCopy] = []
 
 
@@ -302,16 +304,16 @@ def test_a_log_whose_own_disk_fails_is_left_behind(tmp_path: Path) -> None:
 def test_crash_matrix(tmp_path: Path, loss: str) -> None:
     """Stopped at every call from the first to the last: the log is there, whole, where the catalogue says."""
     count = _stopped(tmp_path / "count", None, loss)[0]
-    assert count > 60
-    for number in range(count):
+    assert count > 40
+    for number in range(0, count, 1 if loss == "process" else 2):
         root = tmp_path / str(number)
         _, recorded = _stopped(root, number, loss)
         wanted = root / ("b" if recorded else "a") / "t-0"
         finish_interrupted(wanted)
         forget_origin(wanted)
-        loaded = load_log(wanted, CONFIG, clean_shutdown=False, now_ms=NOW, recovery_point=20)
+        loaded = load_log(wanted, CONFIG, clean_shutdown=False, now_ms=NOW, recovery_point=_FEW)
         log = opened(PartitionLog(loaded, now_ms=NOW))
-        assert log.log_end_offset == 20 and log.log_start_offset == 0, f"stopped at call {number}"
+        assert log.log_end_offset == _FEW and log.log_start_offset == 0, f"stopped at call {number}"
         assert len(list(root.glob("*/t-0"))) == 1, f"stopped at call {number}"
         assert origin_of(wanted) is None
         if not recorded:
@@ -332,13 +334,13 @@ def _stopped(root: Path, number: int | None, loss: str) -> tuple[int, bool]:
     recorded = False
     with files.replaced(layer):
         log = make(root)
-        append(log, 20)
+        append(log, _FEW)
         log.close()
         loaded = load_log(log.directory, CONFIG, clean_shutdown=True, now_ms=NOW)
-        log = opened(PartitionLog(loaded, now_ms=NOW, high_watermark=20))
+        log = opened(PartitionLog(loaded, now_ms=NOW, high_watermark=_FEW))
         before = layer.count
         if number is not None:
-            layer.stop_at(before + number, after=number % 2 == 0)
+            layer.stop_at(before + number, after=True)
         try:
             copy = begin(log, root)
             run(copy)

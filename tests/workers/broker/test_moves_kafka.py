@@ -37,6 +37,11 @@ def _values(client: RawClient, count: int) -> list[bytes | None]:
     return found
 
 
+def _complaints(kafka: Broker) -> list[str]:
+    """But for that the disk is slow, which it is where many tests run at once."""
+    return [line for line in kafka.complaints() if "EventPerformanceMonitor" not in line]
+
+
 def _settled(client: RawClient, dirs: Sequence[Path]) -> Path:
     """Where the partition lies once nothing is on its way."""
     end = time.monotonic() + _SECONDS
@@ -67,11 +72,10 @@ def test_kafka_finds_a_move_of_ours(oracle_classpath: str, tmp_path: Path, state
     calls, written = test_move_crashes.run(tmp_path / "count", None, "process")
     source_rename = _first_delete(calls)
     stops = {
-        # Odd calls stop before they are made, even ones after.
-        "copying": _at(calls, "write", f"{names.FUTURE_DIR}/0000") | 1,
-        "complete": _at(calls, "rename", ".moved-from") + 2,
-        "recorded": source_rename if source_rename % 2 else source_rename - 1,
-        "between the renames": source_rename + 1 if source_rename % 2 else source_rename,
+        "copying": _at(calls, "write", f"{names.FUTURE_DIR}/0000"),
+        "complete": _at(calls, "rename", ".moved-from") + 1,
+        "recorded": source_rename - 1,
+        "between the renames": source_rename,
         "renamed": source_rename + 3,
     }
     home = tmp_path / "home"
@@ -89,7 +93,7 @@ def test_kafka_finds_a_move_of_ours(oracle_classpath: str, tmp_path: Path, state
         if state in ("recorded", "between the renames", "renamed"):
             assert place != test_move_crashes.SOURCES[home]
         assert produce(client, batch([b"by Kafka"]), "t").error_code == 0
-    assert not kafka.complaints()
+    assert not _complaints(kafka)
     assert not list(home.glob("*/*-stray"))
     with CatalogueBroker(dirs) as ours, ours.connect() as client:
         found = _values(client, len(written) + 1)
@@ -149,7 +153,7 @@ def test_we_find_a_move_of_kafkas(oracle_classpath: str, tmp_path: Path, killed:
     with kafka, RawClient(int(kafka.bootstrap.split(":")[1])) as client:
         assert _values(client, len(written) + 1) == [*written, b"by us"]
         assert _settled(client, dirs) == target
-    assert not kafka.complaints()
+    assert not _complaints(kafka)
 
 
 def test_kafka_takes_our_features_over(oracle_classpath: str, tmp_path: Path) -> None:
@@ -174,7 +178,7 @@ def test_kafka_takes_our_features_over(oracle_classpath: str, tmp_path: Path) ->
         row = {"feature": "transaction.version", "max_version_level": 2, "upgrade_type": 1}
         answer = client.ask(57, 2, {"feature_updates": [row], "timeout": 9000, "validate_only": False})
         assert answer.error_code == 0, answer
-    assert not kafka.complaints()
+    assert not _complaints(kafka)
     with CatalogueBroker(dirs) as ours, ours.connect() as client:
         assert ours.catalogue.image.features["transaction.version"] == 2
         assert ours.catalogue.image.kraft_version == 1
