@@ -115,12 +115,10 @@ def told_listeners(
     texts: Sequence[str], controllers: Iterable[str], opened: Sequence[Listener]
 ) -> tuple[Listener, ...]:
     """What clients are told of listeners: advertised.listeners, each of which must be one of `opened`. Raises ValueError."""
-    hidden = {name.strip().upper() for name in controllers}
     protocols = {listener.name: listener.protocol for listener in opened}
     found = []
-    for listener in _distinct([parse_listener(text) for text in texts]):
-        if listener.name in hidden:
-            raise ValueError(f"{listener.name} is one of controller.listener.names, which clients are not told of")
+    # Kafka's own server.properties lists the quorum's, too (KIP-853).
+    for listener in _without(texts, controllers):
         if listener.name not in protocols:
             raise ValueError(f"{listener.name} is not among the listeners, which are {', '.join(protocols)}")
         found.append(Listener(listener.name, listener.host, listener.port, protocols[listener.name]))

@@ -97,10 +97,12 @@ def test_listeners_may_share_port_0_and_one_port_of_each_ip_version() -> None:
 
 def test_what_clients_are_told_names_open_listeners() -> None:
     opened = open_listeners(["INSIDE://:1", "OUTSIDE://:2"], [], PROTOCOLS)
-    assert told_listeners(["OUTSIDE://example:92"], [], opened) == (Listener("OUTSIDE", "example", 92, SASL),)
+    outside = (Listener("OUTSIDE", "example", 92, SASL),)
+    assert told_listeners(["OUTSIDE://example:92"], [], opened) == outside
+    assert told_listeners(["OUTSIDE://example:92", "CONTROLLER://example:93"], ["CONTROLLER"], opened) == outside
     for texts, fault in (
         (["TLS://h:1"], "not among the listeners, which are INSIDE, OUTSIDE"),
-        (["CONTROLLER://h:1"], "clients are not told of"),
+        (["CONTROLLER://h:1"], "must be told"),
         (["INSIDE://h:1", "INSIDE://h:2"], "twice"),
         ([], "must be told"),
     ):
