@@ -15,7 +15,7 @@ from tests.workers.broker.batches import batch, fetch, produce, records_of
 from tests.workers.broker.catalogue_harness import CatalogueBroker
 
 _ALTER, _CREATE = 34, 19
-_SECONDS = 30.0
+_SECONDS = 90.0
 _RECORDS = 12
 #: By the directory of a run: the log dir that the partition lay in at first.
 SOURCES: dict[Path, Path] = {}

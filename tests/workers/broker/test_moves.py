@@ -13,6 +13,7 @@ import pytest
 
 from compactd.storage import files, names
 from compactd.storage.log_copy import LogCopy
+from compactd.storage.metadata.format import format_log_dirs
 from compactd.workers.broker import move_throttle, moves
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.messages import (
@@ -119,7 +120,7 @@ def records_of(data: bytes | None) -> list[tuple[int, bytes]]:
     return [(record.offset, record.value or b"") for record in whole_records_of(data)]
 
 
-def until(condition: Callable[[], object], seconds: float = 30) -> None:
+def until(condition: Callable[[], object], seconds: float = 90) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not come to that"
@@ -501,3 +502,23 @@ def test_the_copy_of_idle_time_is_on_disk_before_appends_wait(
 def test_pieces_are_small_at_low_rates() -> None:
     for rate, most in ((move_throttle.UNLIMITED, 1 << 20), (1_000_000, 100_000), (1, 4096), (0, 4096)):
         assert move_throttle.MoveThrottle(lambda rate=rate: float(rate)).chunk(1 << 20) == most  # type: ignore[misc]
+
+
+def test_a_cluster_too_old_for_records_of_log_dirs(dirs: list[Path]) -> None:
+    """metadata.version 14, Kafka 3.6: what moved is found where it lies, by whoever starts next."""
+    format_log_dirs(dirs, node_id=1, now_ms=1, features={"metadata.version": 14})
+    with CatalogueBroker(dirs, NO_MARGIN) as broker, broker.connect() as client:
+        there = Setting(broker, client)
+        there.fill(5)
+        target = next(each for each in dirs if each != there.place)
+        records = broker.catalogue.image.offset
+        assert there.move(target) == 0
+        there.arrived(target)
+        assert broker.catalogue.image.offset == records
+        assert broker.in_loop(lambda context: context.image.partition("t", 0).log_dir) == str(target)
+        assert there.read() == there.written
+        written = there.written
+    with CatalogueBroker(dirs, NO_MARGIN, clean=False) as broker, broker.connect() as client:
+        again = Setting.__new__(Setting)
+        again.broker, again.client, again.written = broker, client, written
+        assert again.place == target and again.read() == written
