@@ -386,5 +386,5 @@ def test_stored_settings_that_do_not_fit_are_named() -> None:
 
 
 def test_a_failed_login_is_told_before_the_connection_is_idle() -> None:
-    with pytest.raises(SettingError, match="must be less than connections.max.idle.ms"):
+    with pytest.raises(SettingError, match=r"must be less than connections\.max\.idle\.ms"):
         DaemonConfig.from_strings({"connection.failed.authentication.delay.ms": 100, "connections.max.idle.ms": 100})
