@@ -28,6 +28,8 @@ SETTINGS: dict[str, object] = {
     "log.initial.task.delay.ms": 500,
     "offsets.topic.num.partitions": 2,
     "transaction.state.log.num.partitions": 2,
+    "transaction.state.log.min.isr": 1,
+    "log.cleaner.threads": 1,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
     "auto.create.topics.enable": "false",
     "group.initial.rebalance.delay.ms": 0,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 
 import pytest
 
 from tests.integration.clients.librdkafka import Librdkafka
+from tests.integration.differences import LEFT_OUT_FEATURES
 from tests.integration.records import Message
 from tests.integration.servers import Server, until
 from tests.integration.tools import Run, Tools
@@ -355,8 +357,126 @@ def performance(script: Transcript) -> None:
     )
 
 
+def features(script: Transcript) -> None:
+    """FeatureCommand and MetadataQuorumCommand."""
+    left_out = "|".join(re.escape(name) for name in LEFT_OUT_FEATURES)
+    own = rf"{left_out}|kraft\.version"  # its line ends with the epoch, as all of them do
+    told = script.tools.run(script.server, "FeatureCommand", "describe")
+    lines = [re.sub(r"Epoch: \d+", "Epoch: <n>", line) for line in told.splitlines() if not re.search(left_out, line)]
+    script.note("FeatureCommand", ("describe",), Run(0, "\n".join(lines), ""), False)
+    script.run("FeatureCommand", "version-mapping", "--release-version", "4.4-IV2", ignored=own)
+    for arguments in (
+        ("upgrade", "--feature", "transaction.version=2"), ("upgrade", "--feature", "no.such=1", "--dry-run"),
+        ("downgrade", "--feature", "transaction.version=1", "--dry-run"),
+        ("downgrade", "--feature", "group.version=0", "--dry-run"), ("upgrade", "--feature", "group.version=9", "--dry-run"),
+        ("upgrade", "--release-version", "4.4-IV2", "--dry-run"), ("disable", "--feature", "group.version", "--dry-run"),
+    ):  # fmt: skip
+        done = script.tools.ran(script.server, "FeatureCommand", *arguments)
+        kept = [line for line in done.lines if not re.search(left_out, line)]
+        script.note("FeatureCommand", arguments, Run(done.code, "\n".join(kept), ""), False)
+    for what in ("--status", "--replication"):
+        told = script.tools.run(script.server, "MetadataQuorumCommand", "describe", what)
+        lines = [re.sub(r"\b\d\d+", "<n>", script.plain(line)) for line in told.splitlines() if "Voters" not in line]
+        script.note(
+            "MetadataQuorumCommand", (what,), Run(0, "\n".join(" ".join(line.split()) for line in lines), ""), True
+        )
+
+
+def access(script: Transcript) -> None:
+    """Quotas, passwords, metrics and ACLs, with ConfigCommand and the tools of their own."""
+
+    def config(*arguments: str) -> None:
+        script.run("ConfigCommand", *arguments, ordered=False)
+
+    for of, change, name in (
+        (("--entity-type", "users", "--entity-name", "ta"), "producer_byte_rate=1000000", "producer_byte_rate"),
+        (("--entity-type", "clients", "--entity-default"), "consumer_byte_rate=5000000", "consumer_byte_rate"),
+        (("--entity-type", "users", "--entity-name", "ta", "--entity-type", "clients", "--entity-name", "c"),
+         "request_percentage=150", "request_percentage"),
+        (("--entity-type", "ips", "--entity-name", "10.1.2.3"), "connection_creation_rate=9", "connection_creation_rate"),
+        (("--entity-type", "users", "--entity-name", "tb"), "SCRAM-SHA-256=[iterations=4096,password=secret]", "SCRAM-SHA-256"),
+        (("--entity-type", "client-metrics", "--entity-name", "m"), "interval.ms=1000,metrics=[a,b]", "interval.ms,metrics"),
+    ):  # fmt: skip
+        config("--alter", *of, "--add-config", change)
+        settled(script, of)
+        config("--describe", *of)
+        config("--alter", *of, "--delete-config", name)
+        settled(script, of)
+        config("--describe", *of)
+    users = ("--entity-type", "users", "--entity-name", "ta")
+    for change in (
+        "producer_byte_rate=0", "no_such=1", "SCRAM-SHA-256=[iterations=1,password=x]", "SCRAM-SHA-1=[password=x]",
+    ):  # fmt: skip
+        script.fails("ConfigCommand", "--alter", *users, "--add-config", change)
+    for arguments in (
+        ("--list",), ("--add", "--allow-principal", "User:x", "--operation", "Read", "--topic", "t"),
+        ("--remove", "--force", "--allow-principal", "User:x", "--operation", "Read", "--topic", "t"),
+    ):  # fmt: skip
+        done = script.tools.ran(script.server, "AclCommand", *arguments)
+        script.note("AclCommand", arguments, Run(done.code, "", done.err), True)
+
+
+def leaders(script: Transcript) -> None:
+    """LeaderElectionCommand and ReassignPartitionsCommand: there is one broker to choose from."""
+    script.server.create("tr", 2)
+    script.run("LeaderElectionCommand", "--election-type", "preferred", "--topic", "tr", "--partition", "0")
+    script.run("LeaderElectionCommand", "--election-type", "unclean", "--topic", "tr", "--partition", "1")
+    script.fails("LeaderElectionCommand", "--election-type", "preferred", "--topic", "tr-none", "--partition", "0")
+    plan = script.server.log_dirs[0].parent / "plan.json"
+
+    def reassign(*arguments: str) -> None:
+        done = script.tools.ran(script.server, "reassign.ReassignPartitionsCommand", *arguments)
+        out = re.sub(r'"log_dirs":\["[^"]*/d[12]"\]', '"log_dirs":["<dir>"]', done.out)
+        script.note("ReassignPartitionsCommand", arguments, Run(done.code, out, done.err), True)
+
+    reassign("--list")
+    plan.write_text(json.dumps({"version": 1, "topics": [{"topic": "tr"}]}))
+    reassign("--generate", "--topics-to-move-json-file", str(plan), "--broker-list", "1")
+    row = {"topic": "tr", "partition": 0, "replicas": [1]}
+    for change in ({}, {"replicas": [1, 7]}, {"partition": 9}, {"topic": "tr-none"}):
+        plan.write_text(json.dumps({"version": 1, "partitions": [{**row, **change}]}))
+        reassign("--execute", "--reassignment-json-file", str(plan))
+        reassign("--verify", "--preserve-throttles", "--reassignment-json-file", str(plan))
+    # To the other log dir, and until it is there.
+    here = script.server.partition_dir("tr", 1).parent
+    other = next(log_dir for log_dir in script.server.log_dirs if log_dir != here)
+    moved = {"topic": "tr", "partition": 1, "replicas": [1], "log_dirs": [str(other)]}
+    plan.write_text(json.dumps({"version": 1, "partitions": [moved]}))
+    script.tools.run(
+        script.server, "reassign.ReassignPartitionsCommand", "--execute", "--reassignment-json-file", str(plan)
+    )
+    until((other / "tr-1").is_dir, "the partition in its other log dir")
+    verify = ("reassign.ReassignPartitionsCommand", "--verify", "--reassignment-json-file", str(plan))
+    until(lambda: "completed successfully" in script.tools.run(script.server, *verify), "what it says when it is there")
+    told = script.tools.run(script.server, *verify)
+    script.note(
+        "ReassignPartitionsCommand", ("--verify a move",), Run(0, re.sub(r"\S*/d[12]", "<dir>", told), ""), True
+    )
+
+
+def transactions(script: Transcript) -> None:
+    """TransactionsCommand."""
+    script.server.create("tx", 2)
+    Librdkafka().transact(script.server, "tx", [Message(b"v", partition=number) for number in (0, 1)], "tx-tool", True)
+
+    def transactions_(*arguments: str) -> None:
+        done = script.tools.ran(script.server, "TransactionsCommand", *arguments)
+        lines = [re.sub(r"\b\d{2,}\b", "<n>", " ".join(line.split())) for line in done.lines]
+        script.note("TransactionsCommand", arguments, Run(done.code, "\n".join(lines), done.err), True)
+
+    until(lambda: "CompleteCommit" in script.tools.run(script.server, "TransactionsCommand", "list"), "its end")
+    transactions_("describe", "--transactional-id", "tx-tool")
+    transactions_("describe", "--transactional-id", "none")
+    for pattern in ("tx-t.*", "none.*", "("):
+        done = script.tools.ran(script.server, "TransactionsCommand", "list", "--transactional-id-pattern", pattern)
+        rows = [line.split()[0] + " " + line.split()[-1] for line in done.lines]
+        script.note("TransactionsCommand", ("list", pattern), Run(done.code, "\n".join(rows), done.err), True)
+    transactions_("find-hanging", "--broker-id", "1")
+    transactions_("abort", "--topic", "tx", "--partition", "0", "--start-offset", "0")
+
+
 SCENARIOS: tuple[Scenario, ...] = (
-    topics, configs, offsets, cluster, consoles, groups, log_dirs, performance
+    topics, configs, offsets, cluster, consoles, groups, log_dirs, performance, features, access, leaders, transactions
 )  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def test_records_and_offsets_go_together(server: Server, client: Client, topic: 
     write(server, topic)
     assert client.transform(server, topic, target, group, 40, commit) >= 40
     if commit:
-        assert committed(server, group) == {(topic, number): 10 for number in range(4)}
+        until(lambda: committed(server, group) == {(topic, number): 10 for number in range(4)}, "the offsets")
         until(lambda: len(values(client, server, target)) == 40, "40 records")
         write(server, topic, 8)
         assert client.transform(server, topic, target, group, 8) == 8

@@ -10,7 +10,8 @@ from tests.integration.servers import Server
 from tests.integration.tools import Run, Tools
 
 _EXCEPTION = re.compile(r"\b[a-z]+(?:\.[a-z]+)+\.([A-Z]\w+(?:Exception|Error))\b")
-_ID = re.compile(r"(?<![\w-])(?=[\w-]*[A-Z0-9_-])[A-Za-z0-9_-]{22}(?![\w-])")
+_ID = re.compile(r"(?:(?<=TopicId: )|(?<=Cluster ID: )|(?<=ClusterId: )|(?<=--topic-id ))[A-Za-z0-9_-]{22}")
+_CONSOLE = re.compile(r"\bconsole-consumer-\d+\b *")
 _MEMBER = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TIME = re.compile(r"\b1[789]\d{11}\b")
 
@@ -50,24 +51,26 @@ class Transcript:
         done = self.tools.ran(self.server, name, *arguments, given=given)
         assert done.code != 0 or not self.server.is_kafka, f"{name} {arguments}: {done.out}"
         errors = list(dict.fromkeys(_EXCEPTION.findall(done.err + done.out)))
-        self.steps.append(Step(f"{name} {' '.join(arguments)}", done.code, [], errors))
+        self.steps.append(Step(self.plain(f"{name} {' '.join(arguments)}"), done.code, [], errors))
         return done
 
     def note(self, name: str, arguments: tuple[str, ...], done: Run, ordered: bool, ignored: str | None = None) -> None:
         """Writes down a run."""
-        lines = [self.plain(line) for line in done.lines if ignored is None or not re.search(ignored, line)]
+        # A trace of the stack names what the JVM has compiled meanwhile.
+        kept = [line for line in done.lines if not line.startswith("\tat ")]
+        lines = [self.plain(line) for line in kept if ignored is None or not re.search(ignored, line)]
         errors = list(dict.fromkeys(_EXCEPTION.findall(done.err)))
-        shown = [self.plain(argument) for argument in arguments]
-        self.steps.append(Step(f"{name} {' '.join(shown)}", done.code, lines if ordered else sorted(lines), errors))
+        command = self.plain(f"{name} {' '.join(arguments)}")
+        self.steps.append(Step(command, done.code, lines if ordered else sorted(lines), errors))
 
     def plain(self, text: str) -> str:
         """Without what is each broker's own."""
         text = text.replace(self.server.bootstrap, "<broker>").replace(f" {self.server.port} ", " <port>")
         for number, log_dir in enumerate(self.server.log_dirs):
-            text = text.replace(str(log_dir), f"<dir {number}>")
+            text = text.replace(str(log_dir), f"<dir {number}>").replace(str(log_dir.parent), "<home>")
         for pattern in (_ID, _MEMBER):
             text = pattern.sub(lambda found: self._ids.setdefault(found[0], f"#{len(self._ids)}"), text)
-        return _TIME.sub("<time>", text).rstrip()
+        return _TIME.sub("<time>", _CONSOLE.sub("console-consumer-<n> ", text)).rstrip()
 
     def lines(self) -> list[str]:
         return [line for step in self.steps for line in step.text()]

@@ -135,6 +135,11 @@ class Franz:
         )["moved"]  # fmt: skip
         return moved
 
+    def administrate(self, server: Server, topic: str, group: str) -> list[str]:
+        """What kadm does and is told, a line a call: see ../franz/admin.go."""
+        said: list[str] = self._ask("administrate", server, topic, group=group)["said"]
+        return said
+
 
 def _encoded(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode()

@@ -103,6 +103,8 @@ func serve(q *request, answer map[string]any) error {
 		return group(ctx, q, answer)
 	case "transform":
 		return transform(ctx, q, answer)
+	case "administrate":
+		return administrate(ctx, q, answer)
 	default:
 		return fmt.Errorf("unknown op %q", q.Op)
 	}
