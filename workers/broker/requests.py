@@ -370,7 +370,7 @@ def encode_answer(header: RequestHeader, result: Answer) -> Encoded | _Close | N
         return result
     # The one exception: ApiVersions of a version that is not served is answered as version 0.
     version = header.version
-    if header.api_key == API_VERSIONS and version > REGISTRY.apis[API_VERSIONS].max_version:
+    if header.api_key == API_VERSIONS and not 0 <= version <= REGISTRY.apis[API_VERSIONS].max_version:
         version = 0
     return Encoded([encode(response_class(header.api_key, version), result, head)])
 

@@ -154,7 +154,7 @@ class Play:
         return self.ask(SASL_AUTHENTICATE, version, {"auth_bytes": token}, _authenticated)
 
     def versions(self, version: int = 3, name: str = "raw") -> Any:
-        if version == _FUTURE:
+        if version not in range(6):
             self.client.send_frame(struct.pack(">hhih", API_VERSIONS, version, 7, -1) + b"\0whatever")
             self.seen.append(self.client.receive_frame())
             return None
@@ -234,6 +234,7 @@ def _versions_twice(play: Play) -> None:
 @_script
 def _bad_versions_may_be_repeated(play: Play) -> None:
     play.versions(_FUTURE)
+    play.versions(-5)
     play.versions(3, "no name")
     play.versions(0)
     play.handshake()

@@ -147,7 +147,8 @@ class SaslSession:
 
     async def _api_versions(self, header: RequestHeader, body: memoryview) -> Encoded:
         api = REGISTRY.apis[API_VERSIONS]
-        request = _decoded(header, body) if header.version <= api.max_version else None
+        is_known = api.min_version <= header.version <= api.max_version
+        request = _decoded(header, body) if is_known else None
         if header.version >= _NAMES_CLUSTER and request is not None:
             # Which cluster and node a client looks for is not asked before it has logged in.
             request = dataclasses.replace(request, cluster_id=None, node_id=-1)
