@@ -30,6 +30,11 @@ def broker(log_dir: Path) -> Iterator[CatalogueBroker]:
         with running.connect() as client:
             rows = [{"name": "t", "num_partitions": 1, "replication_factor": 1}]
             client.ask(CREATE_TOPICS, 7, {"topics": rows, "timeout": 10_000})
+        end = time.monotonic() + 30
+        # What the coordinator waits for before it answers.
+        while running.in_loop(lambda context: context.partitions.get("t", 0)) is None:
+            assert time.monotonic() < end
+            time.sleep(0.005)
         yield running
 
 
