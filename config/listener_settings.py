@@ -6,6 +6,7 @@ They stand before the setting without the prefix (Kafka: AbstractConfig.valuesWi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from compactd.config.daemon_table import DAEMON_SETTINGS
@@ -47,15 +48,15 @@ OF_MECHANISM: Mapping[str, Setting] = {
     **{name: _TABLE[name] for name in ("connections.max.reauth.ms", "sasl.server.callback.handler.class")},
 }
 
-#: Ends of names whose values are nobody's business (Kafka's type PASSWORD, wherever it stands).
-_SECRET = ("sasl.jaas.config", "password", "secret", "secret.key", "keystore.key", "keystore.certificate.chain",
-           "truststore.certificates", "passphrase")  # fmt: skip
+#: Names whose values are nobody's business: Kafka's type PASSWORD, wherever it stands, and slips of such names.
+_SECRET_NAME = re.compile(
+    r"password|passphrase|secret|credential|jaas|keystore\.(key|certificate\.chain)$|truststore\.certificates$"
+)
 
 
 def is_secret(name: str) -> bool:
     """Whether the value of a setting, known or misspelt, must not be shown."""
-    name = name.replace("_", ".")
-    return name.endswith(_SECRET) or "jaas" in name or "password" in name
+    return _SECRET_NAME.search(name.replace("_", ".")) is not None
 
 
 def shown(name: str, value: str) -> str:

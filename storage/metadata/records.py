@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from compactd.config.listener_settings import is_secret
 from compactd.storage.metadata.encode import encode, write_uvarint
 from compactd.storage.metadata.kraft_schemas import CONTROL_RECORDS, METADATA_RECORDS
 from compactd.storage.metadata.schema import HIDDEN, decode, read_uvarint
@@ -17,10 +17,6 @@ FRAME_VERSION = 1
 _CONTROL_KEY = struct.Struct(">hh")
 _INT16 = struct.Struct(">h")
 
-#: Broker configs whose values are passwords or keys (Kafka's PASSWORD type, and listener or plug-in variants of it).
-_SECRET_NAME = re.compile(
-    r"password|passphrase|secret|credential|jaas|keystore\.(key|certificate\.chain)$|truststore\.certificates$"
-)
 _BROKER_RESOURCE = 4
 _CONFIG_RECORD = 4
 
@@ -74,7 +70,7 @@ def decode_metadata_record(key: bytes | None, value: bytes | None, secrets: bool
 
 def _is_secret(config: dict[str, Any]) -> bool:
     is_broker = config["resourceType"] == _BROKER_RESOURCE
-    return is_broker and config["value"] is not None and _SECRET_NAME.search(config["name"]) is not None
+    return is_broker and config["value"] is not None and is_secret(config["name"])
 
 
 def decode_control_record(key: bytes, value: bytes | None) -> dict[str, Any]:
