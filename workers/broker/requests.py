@@ -267,9 +267,9 @@ def parse_header(frame: memoryview, peer: Peer) -> tuple[RequestHeader, int]:
     return RequestHeader(api_key, version, correlation_id, client_id, peer, len(frame)), position
 
 
-class _LongWork:
-    """Reading and writing what takes more than a few milliseconds: in a thread, one piece at a time, so that everybody else
-    is served meanwhile."""
+class _LongReading:
+    """Reading large requests: in a thread, so that everybody else is served meanwhile, and one at a time, so that who sends
+    many of them has one thread of us."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -297,7 +297,7 @@ async def _get_ready(context: Context, frame: memoryview) -> None:
             prepare_reader(request_class(api_key, version))
             prepare_writer(response_class(api_key, version))
 
-        await context.part(_LongWork).run(make)
+        await context.in_thread(make)
         _READY.add(bytes(frame[:4]))
 
 
@@ -313,7 +313,9 @@ async def answer(context: Context, frame: memoryview, peer: Peer) -> Encoded | _
     elif api.decoder is not None:
         request = api.decoder(header.version, body)
     elif len(body) > _LARGE_REQUEST:
-        request = await context.part(_LongWork).run(lambda: decode(request_class(header.api_key, header.version), body))
+        request = await context.part(_LongReading).run(
+            lambda: decode(request_class(header.api_key, header.version), body)
+        )
     else:
         request = decode(request_class(header.api_key, header.version), body)
     quotas = context.part(ClientQuotas)
@@ -324,7 +326,7 @@ async def answer(context: Context, frame: memoryview, peer: Peer) -> Encoded | _
             if throttle_ms and _tells_throttling(header.api_key, api.max_version):
                 result["throttle_time"] = throttle_ms
             if _is_long(result):
-                return await context.part(_LongWork).run(lambda: encode_answer(header, result))
+                return await context.in_thread(lambda: encode_answer(header, result))
         return encode_answer(header, result)
     except MalformedRequestError:
         raise
