@@ -100,7 +100,7 @@ async def describe_configs(context: Context, header: RequestHeader, request: Any
         results.append(
             {
                 "error_code": error,
-                "error_message": message if error else None,
+                "error_message": message,
                 "resource_type": resource.resource_type,
                 "resource_name": resource.resource_name,
                 "configs": told,

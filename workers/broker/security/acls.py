@@ -51,6 +51,7 @@ async def describe_acls(context: Context, header: RequestHeader, request: Any) -
             pattern = (acl.resource_type, acl.resource_name, acl.pattern_type)
             resources.setdefault(pattern, []).append(_entry(acl))
     return {
+        "error_message": "",
         "resources": [
             {"resource_type": kind, "resource_name": name, "pattern_type": pattern, "acls": acls}
             for (kind, name, pattern), acls in sorted(resources.items())
@@ -89,7 +90,7 @@ async def create_acls(context: Context, header: RequestHeader, request: Any) -> 
     outcome = await _changed(context, "create_acls", CreateAcls(acls=acls), AclResults)
     if not isinstance(outcome, AclResults):
         return {"results": [outcome] * len(creations)}
-    return {"results": [{"error_code": each.error, "error_message": each.message} for each in outcome.results]}
+    return {"results": [{"error_code": each.error, "error_message": each.message or ""} for each in outcome.results]}
 
 
 @handles(DELETE_ACLS, 1, 3)
