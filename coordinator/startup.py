@@ -29,7 +29,7 @@ from compactd.coordinator.interfaces import CataloguePart, CatalogueSetup, Worke
 from compactd.coordinator.log_dirs import FoundDirs
 from compactd.coordinator.partitions import Entry
 from compactd.storage.names import TopicPartition
-from compactd.workers.messages import CatalogueUpdate, Endpoint, Listening
+from compactd.workers.messages import CatalogueUpdate, Endpoint, Listening, LogDirFailed
 
 if TYPE_CHECKING:
     from compactd.coordinator.daemon import Daemon
@@ -166,6 +166,7 @@ class Startup:
             for directory in dirs.deleted:
                 topic = Path(directory).name.rpartition(".")[0].rpartition("-")[0]
                 daemon.delete_later((directory,), daemon.topic_config(topic).file_delete_delay_ms)
+        self._tell_offline()
         daemon.send_all("broker", daemon.partitions.full_update(self.nodes, self.endpoints))
         patience = daemon.every(_PATIENCE_MS, self._still_loading, first_ms=0)
 
@@ -196,8 +197,14 @@ class Startup:
             return
         self.served.add(worker)
         # Its port may be another one: everybody is told.
+        self._tell_offline()
         daemon.send_all("broker", daemon.partitions.full_update(self.nodes, self.endpoints))
         daemon.assignment.assign([entry for entry in daemon.partitions.of(worker) if not entry.is_assigned])
+
+    def _tell_offline(self) -> None:
+        """Which log dirs failed before a broker could see it: nothing is moved there, and clients are told."""
+        for path, reason in self._daemon.dirs.offline.items():
+            self._daemon.send_all("broker", LogDirFailed(log_dir=str(path), reason=reason))
 
     def _failed(self, error: Exception) -> None:
         known = isinstance(error, CompactdError)

@@ -100,7 +100,7 @@ class Daemon(Serving):
         until(lambda: wanted <= {each.name for each in self.partitions()} | self._others(), f"topic {name}")
 
     def _others(self) -> set[str]:
-        return {path.name for log_dir in self.dirs if log_dir.exists() for path in log_dir.iterdir()}
+        return {path.name for log_dir in self.dirs if log_dir.is_dir() for path in log_dir.iterdir()}
 
     def producer(self, **options: Any) -> KafkaProducer:
         given = {"acks": "all", "retries": 1000, "max_block_ms": 60_000, "request_timeout_ms": 10_000}

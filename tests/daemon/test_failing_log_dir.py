@@ -12,6 +12,7 @@ from tests.daemon.daemons import Daemon, until
 from tests.workers.broker.batches import batch, fetch, produce
 from tests.workers.broker.harness import RawClient
 
+ALTER_REPLICA_LOG_DIRS, DESCRIBE_LOG_DIRS = 34, 35
 _PARTITIONS = 4
 
 
@@ -101,3 +102,24 @@ def test_a_disk_that_is_full(tmp_path: Path, small_disk: Path) -> None:
         daemon.signal(signal.SIGTERM)
         daemon.ended()
         assert (tmp_path / "d1" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_dir_that_could_not_be_used_from_the_start(tmp_path: Path) -> None:
+    """Clients are told so, also by a broker that started after it had failed; nothing is moved there."""
+    (tmp_path / "d2").write_text("no directory")
+    with Daemon(tmp_path) as daemon:
+        daemon.create_topic("users", 1)
+        for _ in range(2):
+            with connect(daemon) as client:
+                told = client.ask(DESCRIBE_LOG_DIRS, 4, {"topics": None}).results
+                assert {each.log_dir: int(each.error_code) for each in told} == {
+                    str(daemon.dirs[0]): 0,
+                    str(daemon.dirs[1]): ErrorCode.KAFKA_STORAGE_ERROR,
+                }
+                rows = [{"path": str(daemon.dirs[1]), "topics": [{"name": "users", "partitions": [0]}]}]
+                moved = client.ask(ALTER_REPLICA_LOG_DIRS, 2, {"dirs": rows}).results[0].partitions[0]
+                assert moved.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            daemon.kill("broker-0")
+            until(lambda: not daemon.status().offline, "its partitions")
+        daemon.signal(signal.SIGTERM)
+        daemon.ended()
