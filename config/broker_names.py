@@ -5,6 +5,8 @@ The names of Kafka 4.4.0's KafkaConfig and LogConfig that `config.table` doesn't
 
 from __future__ import annotations
 
+from compactd.config.daemon_table import DAEMON_SETTINGS
+
 _OTHER_BROKER_NAMES = """
 alter.config.policy.class.name
 alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds
@@ -137,9 +139,8 @@ OTHER_TOPIC_NAMES: frozenset[str] = frozenset(_OTHER_TOPIC_NAMES.split())
 #: Broker-level settings of earlier Kafka that 4.0 removed; an old server.properties may still hold them.
 REMOVED_BROKER_NAMES: frozenset[str] = frozenset(_REMOVED_BROKER_NAMES.split())
 
-#: Kafka passes every name with these beginnings on: to a listener, a plug-in or a metrics reporter.
+#: Kafka passes every name with these beginnings on: to a plug-in or a metrics reporter.
 OPEN_PREFIXES: tuple[str, ...] = (
-    "listener.name.",
     "config.providers.",
     "rsm.config.",
     "rlmm.config.",
@@ -170,12 +171,28 @@ _REASONS: tuple[tuple[str, str], ...] = (
 )
 
 
+_LISTENER_PREFIX = "listener.name."
+_OF_DAEMON = frozenset(setting.name for setting in DAEMON_SETTINGS)
+
+
+def _why_of_listener(name: str) -> str | None:
+    """Of a name that `config.listener_settings` lacks: whether there is such a setting at all."""
+    rest = name[len(_LISTENER_PREFIX) :]
+    while "." in rest:
+        rest = rest.partition(".")[2]
+        if rest in OTHER_BROKER_NAMES or rest in _OF_DAEMON:
+            return why_unused(rest) or "a Kafka setting that no listener has of its own here"
+    return None
+
+
 def why_unused(name: str) -> str | None:
     """Why a name that `config.table` lacks has no effect here; None for a name that Kafka doesn't know either."""
     if name in OTHER_BROKER_NAMES:
         for beginning, reason in _REASONS:
             if name.startswith(beginning):
                 return f"a Kafka setting that has no effect here: {reason}"
+    if name.startswith(_LISTENER_PREFIX):
+        return _why_of_listener(name)
     if name in OTHER_BROKER_NAMES or name.startswith(OPEN_PREFIXES):
         return "a Kafka setting that cleaning and storage don't use"
     if name in REMOVED_BROKER_NAMES:

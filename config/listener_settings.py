@@ -64,6 +64,16 @@ def shown(name: str, value: str) -> str:
     return HIDDEN if value and is_secret(name) else value
 
 
+def listener_names_like(name: str) -> tuple[str, ...]:
+    """Names that a name with a listener's prefix may be a slip of."""
+    listener = name[len(PREFIX) :].partition(".")[0] if name.startswith(PREFIX) else ""
+    if not listener:
+        return ()
+    prefix = f"{PREFIX}{listener.lower()}."
+    mechanisms = (f"{mechanism.lower()}.{each}" for mechanism in MECHANISMS for each in OF_MECHANISM)
+    return tuple(prefix + each for each in (*ALONE, *mechanisms))
+
+
 def listener_setting(name: str) -> Setting | None:
     """What the value under a listener's prefix means; None where it means nothing here."""
     if not name.startswith(PREFIX):

@@ -13,7 +13,7 @@ import yaml
 
 from compactd.config.broker_names import OTHER_BROKER_NAMES, why_unused
 from compactd.config.errors import SettingError, UsageError
-from compactd.config.listener_settings import listener_setting, shown
+from compactd.config.listener_settings import listener_names_like, listener_setting, shown
 from compactd.config.properties import parse_properties
 from compactd.config.raw import (
     RawEntry,
@@ -109,7 +109,7 @@ def _unused(name: str, source: str) -> UnusedSetting:
     reason = why_unused(name)
     if reason is not None:
         return UnusedSetting(name, source, reason)
-    near = nearest_name(name, (*BY_BROKER_NAME, *sorted(OTHER_BROKER_NAMES)))
+    near = nearest_name(name, listener_names_like(name) or (*BY_BROKER_NAME, *sorted(OTHER_BROKER_NAMES)))
     hint = f"; did you mean {near}?" if near else ""
     return UnusedSetting(name, source, f"not a setting of Kafka 4.4{hint}", unknown=True)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from compactd.config.broker_names import OTHER_TOPIC_NAMES, why_unused
 from compactd.config.errors import SettingError, UsageError
-from compactd.config.listener_settings import listener_setting, shown
+from compactd.config.listener_settings import listener_names_like, listener_setting, shown
 from compactd.config.setting import Setting, Value
 from compactd.config.settings import as_text, unknown_name
 from compactd.config.table import BY_BROKER_NAME, BY_TOPIC_NAME
@@ -84,7 +84,7 @@ def strict_entry(name: str, text: str, source: str, where: str) -> RawEntry:
         return listener_entry(of_listener, name, text, source, where, units=True)
     reason = why_unused(name)
     if reason is None:
-        raise unknown_name(name, shown(name, text), where, _ALL_NAMES)
+        raise unknown_name(name, shown(name, text), where, listener_names_like(name) or _ALL_NAMES)
     if name not in OTHER_TOPIC_NAMES:
         reason += "; only a broker's server.properties may hold it"
     raise SettingError(source=where, name=name, value=shown(name, text), reason=reason)

@@ -315,6 +315,30 @@ def test_rules_that_are_none(text: str) -> None:
         parse_rules(text)
 
 
+def test_slips_in_the_names_of_a_listeners_settings_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(
+        "listener.name.outside.sasl.enabled.mechanism=PLAIN\n"
+        "listener.name.outside.plain.sasl.jaas.confg=hush\n"
+        "listener.name.outside.num.network.threads=3\n"
+        "listener.name.outside.oauthbearer.sasl.jaas.config=hush\n"
+        "listener.name.outside.node.id=3\n"
+        "listener.name.outside.my.plugin=3\n"
+    )
+    found = [(each.unknown, each.reason) for each in load_file(path).unused]
+    assert found[0] == (
+        True,
+        "not a setting of Kafka 4.4; did you mean listener.name.outside.sasl.enabled.mechanisms?",
+    )
+    assert found[1] == (
+        True,
+        "not a setting of Kafka 4.4; did you mean listener.name.outside.plain.sasl.jaas.config?",
+    )
+    assert [unknown for unknown, _ in found[2:]] == [False, False, False, True]
+    with pytest.raises(SettingError, match=r"the nearest is listener\.name\.outside\.plain\.sasl\.jaas\.config"):
+        parse_sets(["listener.name.outside.plain.sasl.jaas.confg=hush"])
+
+
 # ---- what clients stored
 
 
