@@ -60,6 +60,7 @@ def _of_node(status: Status, shown: dict[str, Series]) -> None:
         "kafka_controller_kafkacontroller_globalpartitioncount": status.partitions,
         "kafka_controller_kafkacontroller_offlinepartitionscount": offline,
         "compactd_uptime_seconds": status.up_seconds,
+        "compactd_partitions_moving": len(status.moves),
         "compactd_deleter_queue_files": deleter.queued,
         "compactd_deleter_queue_bytes": deleter.queued_bytes,
         "compactd_deleter_removed_total": deleter.removed,

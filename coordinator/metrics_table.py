@@ -104,6 +104,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("compactd_log_dir_free_bytes", GAUGE, "free space of its file system", LOG_DIR),
     Metric("compactd_log_dir_total_bytes", GAUGE, "size of its file system", LOG_DIR),
     Metric("compactd_log_dir_partitions", GAUGE, "partitions in it", LOG_DIR),
+    Metric("compactd_partitions_moving", GAUGE, "partitions on their way to another log dir"),
     Metric("compactd_loop_turns_total", COUNTER, "turns of the coordinator's loop"),
     Metric("compactd_loop_slow_turns_total", COUNTER, "turns of more than 100 ms"),
     Metric("compactd_loop_busy_seconds_total", COUNTER, "time that the loop was not waiting"),

@@ -240,7 +240,8 @@ def test_what_the_cleaner_manager_says(frame: FakeFrame, metrics: Metrics) -> No
         LogDirStatus(path="/d1", partitions=3, free_bytes=30, total_bytes=100),
         LogDirStatus(path="/d2", partitions=0, free_bytes=0, total_bytes=0, offline_because="EIO", cordoned=True),
     )
-    metrics.update(status(cleaning=cleaning, log_dirs=dirs, offline={"x-0": "EIO"}))
+    metrics.update(status(cleaning=cleaning, log_dirs=dirs, offline={"x-0": "EIO"}, moves={"y-0": "/d1"}))
+    assert value(metrics, "compactd_partitions_moving") == 1
     assert value(metrics, "kafka_log_logcleanermanager_max_dirty_percent") == 75
     assert value(metrics, "kafka_log_logcleanermanager_uncleanable_partitions_count", logDirectory="/d1") == 2
     assert value(metrics, "kafka_log_logcleanermanager_uncleanable_bytes", logDirectory="/d1") == 75
