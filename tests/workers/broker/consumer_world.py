@@ -120,7 +120,7 @@ class World:
     async def durable(self, offset: int) -> None:
         """At once."""
 
-    def watch(self, group: Any) -> None:
+    def watch(self, group: Any, changed: float | None = None) -> None:
         """Time is moved by hand."""
 
     def forget_timer(self, group_id: str) -> None:

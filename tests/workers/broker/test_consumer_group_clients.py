@@ -54,7 +54,8 @@ class Consumer:
         }
         if protocol == "classic":
             settings |= {"session.timeout.ms": 6000, "heartbeat.interval.ms": 200}
-            settings.setdefault("partition.assignment.strategy", "cooperative-sticky")
+            # What librdkafka's sticky one adds to an assignment would be lost: Kafka refuses to upgrade such a group.
+            settings.setdefault("partition.assignment.strategy", "range")
         self.consumer = confluent_kafka.Consumer(settings)
         self.consumer.subscribe([topic])
         self.read: list[int] = []

@@ -548,8 +548,47 @@ def both_protocols(twins: Twins) -> None:
     assert (kafka.error_code, ours.error_code) == (0, 0)
 
 
+def upgrades(twins: Twins) -> None:
+    """Classic groups of one static member that a consumer would like to join: what becomes of it depends on what was said."""
+    fine = assigned({"t": [0, 1, 2, 3], "nowhere": [0]})
+    cases: list[tuple[str, bytes, bytes | None]] = [
+        ("consumer", subscribed(0, ["t"]), fine),
+        ("consumer", subscribed(1, ["t", "u"], {"t": [1]}), fine[:-4] + b"\0\0\0\0"),
+        ("consumer", subscribed(3, ["t"], {}) + b"\0\1r", b"\0\x09" + fine[2:]),
+        ("consumer", subscribed(2, ["t"]), None),  # never synced
+        ("consumer", subscribed(2, ["t"]), b""),
+        ("consumer", subscribed(2, ["t"]), fine[:-4] + b"\0\0\0\1x"),  # of a custom assignor
+        ("consumer", subscribed(2, ["t"]), b"\0"),
+        ("consumer", subscribed(2, ["t"]), b"\xff\xff" + fine[2:]),
+        ("consumer", subscribed(2, ["t"])[:-6], fine),
+        ("consumer", b"", fine),
+        ("connect", b"any", b"thing"),
+    ]
+    for number, (kind, metadata, assignment) in enumerate(cases):
+        group = f"upgrade{number}"
+        for client in (twins.kafka, twins.ours):
+            protocols = [{"name": "range", "metadata": metadata}]
+            body = join_body(group, "", group_instance_id="i", protocols=protocols, protocol_type=kind)
+            joined = client.ask(JOIN, 9, body)
+            assert joined.error_code == 0
+            if assignment is None:
+                continue
+            sync = {
+                "group_id": group,
+                "generation_id": 1,
+                "member_id": joined.member_id,
+                "group_instance_id": "i",
+                "protocol_type": kind,
+                "protocol_name": "range",
+                "assignments": [{"member_id": joined.member_id, "assignment": assignment}],
+            }
+            assert client.ask(SYNC, 5, sync).error_code == 0
+        twins.join(group, "new", subscribed_topic_names=["t", "u"])
+        twins.ask(LIST, 5, {"states_filter": ["Empty", "Stable", "Reconciling"], "types_filter": []})
+
+
 def test_answers_and_records_are_kafkas(twins: Twins) -> None:
-    for scenario in (a_life, static_members, both_protocols, regular_expressions):
+    for scenario in (a_life, static_members, both_protocols, upgrades, regular_expressions):
         scenario(twins)
     for seed in range(8):
         any_story(twins, seed)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from compactd.workers.broker.api_keys import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.decoding import milliseconds
 from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.groups.consumer.running import GroupMovedError
 from compactd.workers.broker.groups.coordinator import GroupCoordinator
 from compactd.workers.broker.groups.group import ClassicGroup
 from compactd.workers.broker.groups.member import GroupError, Join, JoinAnswer, Moment, SyncAnswer
@@ -18,13 +19,14 @@ from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
 
 _NO_TYPE_BEFORE = 7
+_T = TypeVar("_T")
 
 
 @handles(JOIN_GROUP, 0, 9)
 async def join_group(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
     """Waits until the group has rebalanced."""
     try:
-        answer = await _join(context, header, request)
+        answer = await _served(lambda: _join(context, header, request))
     except GroupError as error:
         # To whom the group is closed Kafka does not tell the member back.
         closed = error.code is ErrorCode.GROUP_AUTHORIZATION_FAILED
@@ -82,7 +84,7 @@ async def _join(context: Context, header: RequestHeader, request: Any) -> JoinAn
             raise GroupError(ErrorCode.UNKNOWN_MEMBER_ID)
         if consumers is not None:
             if consumers.members:  # somebody joined it meanwhile
-                raise GroupError(ErrorCode.REBALANCE_IN_PROGRESS)
+                raise GroupMovedError
             shard.consumers.become_classic(consumers, now)
         group = shard.get_or_make(request.group_id, now)
         group.join(join, ticket, now)
@@ -98,7 +100,7 @@ async def _join(context: Context, header: RequestHeader, request: Any) -> JoinAn
 async def sync_group(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
     """Waits for the leader's assignment."""
     try:
-        answer = await _sync(context, header, request)
+        answer = await _served(lambda: _sync(context, header, request))
     except GroupError as error:
         answer = SyncAnswer(error.code)
     return {
@@ -127,6 +129,7 @@ async def _sync(context: Context, header: RequestHeader, request: Any) -> SyncAn
     ticket: asyncio.Future[SyncAnswer] = context.loop.create_future()
 
     def work(now: Moment) -> tuple[ClassicGroup, None]:
+        _check_classic(shard, request.group_id)
         group = _known(shard, request.group_id)
         group.sync(
             request.member_id,
@@ -169,7 +172,7 @@ async def leave_group(context: Context, header: RequestHeader, request: Any) -> 
     members = request.members if is_batch else [request]
     who = [(each.member_id, getattr(each, "group_instance_id", None)) for each in members]
     try:
-        errors = await _leave(context, header, request.group_id, who)
+        errors = await _served(lambda: _leave(context, header, request.group_id, who))
     except GroupError as error:
         return {"error_code": error.code}
     if not is_batch:
@@ -192,12 +195,28 @@ async def _leave(
         return await shard.consumers.leave(consumers, who)
 
     def work(now: Moment) -> tuple[ClassicGroup | None, list[ErrorCode]]:
+        _check_classic(shard, group_id)
         group = shard.group(group_id)
         if group is None:
             return None, [ErrorCode.UNKNOWN_MEMBER_ID] * len(who)
         return group, group.leave(who, now)
 
     return await shard.change(work)
+
+
+async def _served(ask: Callable[[], Awaitable[_T]]) -> _T:
+    """Asks again where the group changed its protocol meanwhile."""
+    while True:
+        try:
+            return await ask()
+        except GroupMovedError:
+            continue
+
+
+def _check_classic(shard: Shard, group_id: str) -> None:
+    consumers = shard.consumers.get(group_id)
+    if consumers is not None and consumers.members:
+        raise GroupMovedError
 
 
 def topics_allowed(context: Context, header: RequestHeader) -> Callable[[str], bool]:

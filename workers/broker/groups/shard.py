@@ -309,10 +309,14 @@ class Shard:
 
     # ---- time
 
-    def watch(self, group: ClassicGroup | ConsumerGroup) -> None:
-        """Has a group looked at when something is due. Later is not a reason to set the timer again: it looks, and waits on."""
-        deadline = group.next_deadline()
+    def watch(self, group: ClassicGroup | ConsumerGroup, changed: float | None = None) -> None:
+        """Has a group looked at when something is due. Later is not a reason to set the timer again: it looks, and waits on.
+
+        `changed`: all that is new, if only that is: the deadline of one member.
+        """
         known = self._timers.get(group.group_id)
+        # Of a group of many, one look for each heartbeat would be too many.
+        deadline = group.next_deadline() if changed is None or known is None else changed
         if known is not None:
             if known[0] <= deadline:
                 return
@@ -349,7 +353,9 @@ class Shard:
             _LOGGER.info("group %s: what was due is left: %s", group.group_id, error)
 
     async def _expire_classic(self, group: ClassicGroup) -> None:
-        def work(now: Moment) -> tuple[ClassicGroup, None]:
+        def work(now: Moment) -> tuple[ClassicGroup | None, None]:
+            if self.state.groups.get(group.group_id) is not group:
+                return None, None
             group.expire(now)
             return group, None
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.groups.consumer.changes import records_of
 from compactd.workers.broker.groups.consumer.group import ConsumerGroup
-from compactd.workers.broker.groups.consumer.heartbeat import Heartbeat, resolver
+from compactd.workers.broker.groups.consumer.heartbeat import Heartbeat, HeartbeatAnswer, resolver
 from compactd.workers.broker.groups.consumer.member import JOINING, LEAVING, LEAVING_STATIC, MemberState
 from compactd.workers.broker.groups.consumer.migration import Migrations, end_of
 from compactd.workers.broker.groups.consumer.planning import GroupSettings, Plan
@@ -25,6 +25,10 @@ _LOGGER = logging.getLogger(__name__)
 
 #: Whether whoever asks may know of a topic.
 Allowed = Callable[[str], bool]
+
+
+class GroupMovedError(Exception):
+    """A group got another protocol while a request waited for its turn: it is to be asked anew."""
 
 
 class ConsumerGroups:
@@ -93,18 +97,21 @@ class ConsumerGroups:
         if classic.state is State.EMPTY:
             plan = self._plan(ConsumerGroup(group_id), now)
         else:
-            upgraded, made = self.planner.upgrade(classic, now)
+            try:
+                upgraded, made = self.planner.upgrade(classic, now)
+            except GroupError as error:
+                _LOGGER.info("group %s: %s", group_id, error)
+                raise
             plan = self._plan(upgraded, now)
             plan.made = made
         plan.first.append(group_tombstone(group_id))
         return plan
 
     async def join(self, join: Join, group: ConsumerGroup, allowed: Allowed) -> Any:
-        """A member of the classic protocol. GroupError."""
+        """A member of the classic protocol. GroupError, GroupMovedError."""
 
         def work(now: Moment) -> Plan:
-            if self.get(group.group_id) is not group:  # it became another one while this waited
-                raise GroupError(ErrorCode.UNKNOWN_MEMBER_ID)
+            self._check_same(group)
             plan = self._plan(group, now)
             assert plan.classic is not None
             self.planner.plan_join(plan, join, plan.classic_max_size, plan.classic)
@@ -123,10 +130,11 @@ class ConsumerGroups:
         protocol_type: str | None,
         protocol_name: str | None,
     ) -> SyncAnswer:
-        """Of a member of the classic protocol; see `Migrations`. GroupError."""
+        """Of a member of the classic protocol; see `Migrations`. GroupError, GroupMovedError."""
         shard = self._shard
         async with shard.lock:  # what it has is in the log
             shard.check()
+            self._check_same(group)
             try:
                 return self.planner.sync(
                     group, member_id, instance_id, generation, protocol_type, protocol_name, shard.moment()
@@ -141,18 +149,24 @@ class ConsumerGroups:
         try:
             self.planner.classic_heartbeat(group, member_id, instance_id, generation, self._shard.moment())
         finally:
-            self._shard.watch(group)
+            deadline = group.deadlines.get(member_id)
+            self._shard.watch(group, None if deadline is None else deadline.next())
 
     async def leave(self, group: ConsumerGroup, who: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
-        """LeaveGroup."""
+        """LeaveGroup. GroupMovedError."""
 
         def work(now: Moment) -> Plan:
+            self._check_same(group)
             plan = self._plan(group, now)
             self.planner.plan_classic_leave(plan, who)
             return plan
 
         errors: list[ErrorCode] = (await self.run(work)).answer
         return errors
+
+    def _check_same(self, group: ConsumerGroup) -> None:
+        if self.get(group.group_id) is not group:
+            raise GroupMovedError
 
     # ---- plans
 
@@ -188,8 +202,17 @@ class ConsumerGroups:
             classic.die(ErrorCode.REBALANCE_IN_PROGRESS)
             answers = classic.take_answers()
         if state.consumers.get(group_id) is plan.group:
-            self._shard.watch(plan.group)
+            self._shard.watch(plan.group, self._only_change(plan))
         return answers
+
+    @staticmethod
+    def _only_change(plan: Plan) -> float | None:
+        """The deadline of a member of which nothing but that has changed; None: look at all."""
+        answer = plan.answer
+        if plan.changes or not isinstance(answer, HeartbeatAnswer):
+            return None
+        deadline = plan.group.deadlines.get(answer.member_id)
+        return None if deadline is None else deadline.next()
 
     def become_classic(self, group: ConsumerGroup, now: Moment) -> ClassicGroup:
         """An empty group, as one of the classic protocol; its end is written in front of the first record of that."""
