@@ -369,7 +369,7 @@ def forget_origin(directory: Path) -> None:
     One that stays, because its disk fails just now, is removed by the next start.
     """
     with contextlib.suppress(CompactdError):
-        if not (directory / MOVED_FROM).exists():
+        if not is_copy(directory):
             return
         origin = origin_of(directory)
         if origin is None or not origin.exists():
@@ -377,12 +377,16 @@ def forget_origin(directory: Path) -> None:
             files.fsync_dir(directory)
 
 
+def is_copy(directory: Path) -> bool:
+    """Whether it says of itself that it is a complete copy of another one."""
+    return os.path.exists(f"{directory}/{MOVED_FROM}")  # noqa: PTH110  once for each partition of a start
+
+
 def origin_of(directory: Path) -> Path | None:
     """The directory that this one is a complete copy of; None: it is none, or the move is long over."""
-    note = directory / MOVED_FROM
-    if not note.exists():
+    if not is_copy(directory):
         return None
-    text = files.read_file(note, _LONGEST_PATH)
+    text = files.read_file(directory / MOVED_FROM, _LONGEST_PATH)
     return Path(os.fsdecode(text)) if text else None
 
 

@@ -13,7 +13,7 @@ from compactd.config.errors import CompactdError
 from compactd.storage import names
 from compactd.storage.loader import load_log
 from compactd.storage.log import PartitionLog, Resources
-from compactd.storage.log_copy import LogCopy, finish_interrupted, forget_origin
+from compactd.storage.log_copy import LogCopy, finish_interrupted, forget_origin, is_copy
 from compactd.storage.names import TopicPartition
 from compactd.workers.clock import Clock
 from compactd.workers.messages import PartitionAssignment
@@ -81,6 +81,8 @@ class LogLoading:
         if assignment.is_new:
             return ()
         directory = Path(assignment.log_dir) / f"{assignment.topic}-{assignment.partition}"
+        if directory.is_dir() and not is_copy(directory):
+            return ()
         retired = finish_interrupted(directory)
         if not retired:
             forget_origin(directory)

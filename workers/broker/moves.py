@@ -88,6 +88,8 @@ class Moves:
         self._turns = asyncio.Semaphore(max(threads, 1))
         #: Copies that an earlier run left, by partition; None: not looked for yet.
         self._left: asyncio.Task[dict[TopicPartition, list[Path]]] | None = None
+        #: Partitions whose copies are to be looked for.
+        self._arrived: list[Partition] = []
         self._stopping = False
         self._partitions.on_ready.append(self._ready)
         self._partitions.on_gone.append(self._gone)
@@ -303,8 +305,17 @@ class Moves:
     # ---- partitions that come and go
 
     def _ready(self, partition: Partition) -> None:
-        if not self._stopping:
-            self._context.spawn(self._resume(partition))
+        """A start may bring very many: they are gone through together."""
+        self._arrived.append(partition)
+        if len(self._arrived) == 1 and not self._stopping:
+            self._context.spawn(self._resume_all())
+
+    async def _resume_all(self) -> None:
+        left = await self._leftovers()
+        arrived, self._arrived = self._arrived, []
+        for partition in arrived:
+            if partition.topic_partition in left:
+                await self._resume(partition)
 
     async def _resume(self, partition: Partition) -> None:
         """Goes on with a copy that an earlier run left."""
