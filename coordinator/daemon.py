@@ -90,6 +90,8 @@ _log = logging.getLogger(__name__)
 KINDS = ("broker", "cleaner", "retention", "deleter")
 _METRICS_MS = 5000
 _MAINTAIN_MS = 30_000
+#: What a move left behind stays at least so long, whatever file.delete.delay.ms says.
+_RETIRED_MS = 2000
 
 
 class Daemon:
@@ -387,7 +389,9 @@ class Daemon:
         elif isinstance(message, DeleterState):
             self.deletions.told(message)
         elif isinstance(message, DirectoriesRetired):
-            self.delete_later(message.directories, self.topic_config(message.topic).file_delete_delay_ms)
+            # Fetches that began before may still be about to open a file there.
+            delay = max(self.topic_config(message.topic).file_delete_delay_ms, _RETIRED_MS)
+            self.delete_later(message.directories, delay)
         elif isinstance(message, Stopped):
             if worker.kind == "broker" and self._stopping is not None:
                 self._stopping.broker_stopped(worker, message.log_dirs_clean)

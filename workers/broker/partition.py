@@ -243,6 +243,7 @@ class Partition:
     def moved(self, log: PartitionLog, log_dir: str) -> None:
         """The partition lies in another log dir from now on, all of it on disk. Called with the lock held."""
         log.update_high_watermark(log.log_end_offset)
+        log.update_config(self.log.config)  # it may have changed since the copy was loaded
         self.log, self.log_dir, self.moving_to = log, log_dir, ""
         self.last_clean = None
         self._closed = (None, ())

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from compactd.config.settings import TopicConfig
 from compactd.storage import files, names
 from compactd.storage.log_copy import LogCopy
 from compactd.storage.metadata.format import format_log_dirs
@@ -18,6 +19,7 @@ from compactd.workers.broker import move_throttle, moves
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.messages import (
     CleanJob,
+    ConfigChanged,
     DirectoriesRetired,
     Failed,
     GroupReady,
@@ -522,3 +524,23 @@ def test_a_cluster_too_old_for_records_of_log_dirs(dirs: list[Path]) -> None:
         again = Setting.__new__(Setting)
         again.broker, again.client, again.written = broker, client, written
         assert again.place == target and again.read() == written
+
+
+def test_settings_that_change_while_appends_wait_count(dirs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    load, told = LogCopy.load, []
+
+    def told_in_between(copy: LogCopy, *arguments: Any) -> Any:
+        loaded = load(copy, *arguments)
+        config = TopicConfig(retention_ms=4711)
+        broker.channel.put(ConfigChanged(configs={"t": config}))
+        until(lambda: copy.log.config.retention_ms == 4711)
+        told.append(config)
+        return loaded
+
+    with CatalogueBroker(dirs, NO_MARGIN) as broker, broker.connect() as client:
+        there = Setting(broker, client)
+        monkeypatch.setattr(LogCopy, "load", told_in_between)
+        target = next(each for each in dirs if each != there.place)
+        assert there.move(target) == 0
+        there.arrived(target)
+        assert broker.partition("t").log.config == told[0]
