@@ -6,6 +6,7 @@ it is, and that it is done, DescribeLogDirs tells. Naming the dir where a partit
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -21,6 +22,9 @@ from compactd.workers.catalogue_messages import MoveResults, Preference, PreferL
 
 _LOGGER = logging.getLogger(__name__)
 
+#: Copies that are begun at the same time; each is some files made and fsynced.
+_AT_ONCE = 8
+
 
 @handles(ALTER_REPLICA_LOG_DIRS, 1, 2)
 async def alter_replica_log_dirs(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
@@ -30,10 +34,20 @@ async def alter_replica_log_dirs(context: Context, header: RequestHeader, reques
         for topic in log_dir.topics:
             wanted.update(((topic.name, number), log_dir.path) for number in topic.partitions)
     allowed = context.part(Authorizer).allows(header, Operation.ALTER, Resource.CLUSTER)
+    turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def begun(topic: str, number: int, path: str) -> ErrorCode:
+        async with turns:
+            return await _move(context, topic, number, path)
+
+    errors = (
+        await asyncio.gather(*(begun(*name, path) for name, path in wanted.items()))
+        if allowed
+        else [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * len(wanted)
+    )
     by_topic: dict[str, list[dict[str, Any]]] = {}
     to_come: list[Preference] = []
-    for (topic_name, number), path in wanted.items():
-        error = await _move(context, topic_name, number, path) if allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    for ((topic_name, number), path), error in zip(wanted.items(), errors, strict=True):
         by_topic.setdefault(topic_name, []).append({"partition_index": number, "error_code": error})
         if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             to_come.append(Preference(topic=topic_name, partition=number, log_dir=path))
