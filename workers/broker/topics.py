@@ -180,7 +180,7 @@ def _not_to_be_deleted(
     def may(operation: Operation, name: str) -> bool:
         return authorizer.allows(header, operation, Resource.TOPIC, name)
 
-    denied = {}
+    denied: dict[tuple[str | None, str], tuple[str | None, str]] = {}
     for name, topic_id in _once(asked):
         if name is not None and topic_id == NO_ID:
             exists = name in context.image.topics

@@ -24,7 +24,8 @@ _IMPLIED: dict[int, frozenset[int]] = {
     Operation.ALTER: frozenset({Operation.DESCRIBE}),
     Operation.ALTER_CONFIGS: frozenset({Operation.DESCRIBE_CONFIGS}),
 }
-_ALL_OPERATIONS = frozenset(Operation) - {Operation.UNKNOWN, Operation.ANY}
+_NOTHING: frozenset[int] = frozenset()
+_ALL_OPERATIONS: frozenset[int] = frozenset(Operation) - {Operation.UNKNOWN, Operation.ANY}
 
 
 class Decision(NamedTuple):
@@ -49,12 +50,10 @@ class _Rule:
     @classmethod
     def of(cls, acl: AccessRule) -> _Rule:
         allows = acl.permission == Permission.ALLOW
-        if acl.operation == Operation.ALL:
-            operations = _ALL_OPERATIONS
-        else:
-            operations = frozenset({acl.operation}) | (
-                _IMPLIED.get(acl.operation, frozenset()) if allows else frozenset()
-            )
+        operations = _ALL_OPERATIONS
+        if acl.operation != Operation.ALL:
+            implied = _IMPLIED.get(acl.operation, _NOTHING) if allows else _NOTHING
+            operations = implied | {acl.operation}
         addresses = None
         if "/" in acl.host:
             with contextlib.suppress(ValueError):  # it is nobody's address
