@@ -19,6 +19,7 @@ from tests.workers.broker.batches import FETCH, PRODUCE, batch, fetch_body, prod
 from tests.workers.broker.catalogue_harness import CatalogueBroker
 from tests.workers.broker.harness import InProcessBroker, RawClient
 from tests.workers.broker.quota_requests import ALTER, alter_body, described, limit
+from tests.workers.broker.sasl_client import log_in
 
 API_VERSIONS, METADATA, CREATE_TOPICS = 18, 3, 19
 _KEYS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")
@@ -288,3 +289,19 @@ def test_rates_that_are_as_good_as_new_ones_are_dropped() -> None:
     for number in range(100, 200):
         rates.of(number, 11_006).record(1, 11_006)
     assert all(rates.of(number, 11_006).measure(11_006)[0] > 0 for number in (7, *range(100, 200)))
+
+
+def test_who_has_logged_in_has_the_quota_of_his_name(log_dir: Path) -> None:
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    settings = {
+        "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{module} required user_ann="a" user_bob="b";',
+    }
+    with CatalogueBroker([log_dir], settings) as running, running.connect() as client:
+        limit(client, {"user": "ann"}, request_percentage=1e-6)
+        for user, password, throttled in (("ann", "a", True), ("bob", "b", False)):
+            with running.connect("SASL_PLAINTEXT") as known:
+                # Logging in is nobody's quota: it would be as long as the throttling of what follows it.
+                log_in(known, user, password)
+                assert (_ms(known.ask(METADATA, 9, {"topics": []})) > 0) is throttled
