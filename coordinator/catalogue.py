@@ -369,7 +369,7 @@ class Catalogue:
         return QuotaResults(results=tuple(plan.results)), self._commit(plan.records)
 
     def _alter_configs(self, request: AlterConfigs) -> tuple[Struct, CatalogueUpdate | None]:
-        plan = plan_alter(request, self._context(), self._settings.storage.log_dirs)
+        plan = plan_alter(request, self._context(), self._settings)
         return ResourceResults(results=tuple(plan.results)), self._commit(plan.records)
 
     def _allocate_producer_ids(self, request: Struct) -> tuple[Struct, CatalogueUpdate | None]:

@@ -20,7 +20,7 @@ from compactd.coordinator import cleaning_control, cleaning_status
 from compactd.coordinator.cleaning_choice import EXPECTED_KEPT, Weighed, gain, room_needed, round_bounds, weigh
 from compactd.coordinator.cleaning_job import Job
 from compactd.coordinator.control_messages import CleaningStatus, Control
-from compactd.coordinator.interfaces import Frame, WorkerId
+from compactd.coordinator.interfaces import Frame, Timer, WorkerId
 from compactd.coordinator.pauses import EVERYTHING, Pauses
 from compactd.coordinator.quarantine import Quarantine
 from compactd.coordinator.requests import WORKER_GONE
@@ -75,6 +75,8 @@ class CleaningScheduler:
         self._started = False
         self._stopping: Callable[[], None] | None = None
         self._soon = False
+        self._ticks: Timer | None = None
+        self._backoff_ms = 0
         self.held_by = ""
         #: Monotonic seconds until which a log is left alone.
         self._held: dict[TopicPartition, float] = {}
@@ -99,7 +101,7 @@ class CleaningScheduler:
             self._started = True
             self._take_checkpoints(by_dir)
             self._weigh(self.frame.states.values())
-            self.frame.every(self.frame.settings.cleaner.backoff_ms or 1, self._tick, first_ms=0)
+            self._tick_later(0)
             self.frame.every(_WATCH_MS, self._watch)
 
         self.frame.in_lane(LANE, read, begin, self._lane_failed)
@@ -197,6 +199,8 @@ class CleaningScheduler:
             self.consider_soon()
 
     def settings_changed(self) -> None:
+        if self._started and self.frame.settings.cleaner.backoff_ms != self._backoff_ms:
+            self._tick_later(self.frame.settings.cleaner.backoff_ms)
         self._share_throttle()
         self.consider_soon()
 
@@ -213,6 +217,13 @@ class CleaningScheduler:
         self._stopped_if_idle()
 
     # ---- choice
+
+    def _tick_later(self, delay_ms: float) -> None:
+        """Every log.cleaner.backoff.ms from then on."""
+        if self._ticks is not None:
+            self._ticks.cancel()
+        self._backoff_ms = self.frame.settings.cleaner.backoff_ms
+        self._ticks = self.frame.every(self._backoff_ms or 1, self._tick, first_ms=delay_ms)
 
     def _tick(self) -> None:
         """Lags and quarantine pass with time alone."""

@@ -20,6 +20,8 @@ from compactd.coordinator.config_rules import (
 )
 from compactd.coordinator.config_tables import CLUSTER_RULES, PER_BROKER_RULES, TOPIC_RULES, Rule
 from compactd.coordinator.group_rules import limits_error
+from compactd.coordinator.interfaces import Settings
+from compactd.coordinator.running_rules import running_fault
 from compactd.coordinator.topic_changes import (
     MAX_RECORDS,
     TOO_LARGE,
@@ -62,8 +64,8 @@ class ConfigPlan:
     records: list[MetadataRecord] = field(default_factory=list)
 
 
-def plan_alter(request: AlterConfigs, context: Context, log_dirs: Sequence[str]) -> ConfigPlan:
-    """`log_dirs`: as the settings name them, for cordoned.log.dirs."""
+def plan_alter(request: AlterConfigs, context: Context, settings: Settings) -> ConfigPlan:
+    """`settings`: those in force, against which changes of the running node are held."""
     plan = ConfigPlan()
     counted = Counter((resource.type, resource.name) for resource in request.resources)
     for resource in request.resources:
@@ -71,7 +73,7 @@ def plan_alter(request: AlterConfigs, context: Context, log_dirs: Sequence[str])
         try:
             if counted[resource.type, resource.name] > 1:
                 raise PlanError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            plan.records += _altered(resource, request.incremental, context, log_dirs)
+            plan.records += _altered(resource, request.incremental, context, settings)
         except PlanError as error:
             code, message = error.code, error.message
         plan.results.append(ResourceResult(type=resource.type, name=resource.name, error=code, message=message))
@@ -88,9 +90,7 @@ def plan_alter(request: AlterConfigs, context: Context, log_dirs: Sequence[str])
     return ConfigPlan(plan.results) if request.validate_only else plan
 
 
-def _altered(
-    resource: ResourceChange, incremental: bool, context: Context, log_dirs: Sequence[str]
-) -> list[MetadataRecord]:
+def _altered(resource: ResourceChange, incremental: bool, context: Context, settings: Settings) -> list[MetadataRecord]:
     """The records of one resource. Raises PlanError."""
     _check_form(resource, incremental)
     stored = context.image.configs.get((resource.type, resource.name), {})
@@ -98,7 +98,7 @@ def _altered(
     if is_broker:
         if resource.denied:
             raise PlanError(ErrorCode(resource.denied), None)
-        _check_broker(resource, incremental, stored, context, log_dirs)
+        _check_broker(resource, incremental, stored, context, settings)
     if resource.denied:
         code = ErrorCode(resource.denied)
         raise PlanError(code, _DENIED_TEXTS[code])
@@ -135,7 +135,7 @@ def _check_broker(
     incremental: bool,
     stored: Mapping[str, str],
     context: Context,
-    log_dirs: Sequence[str],
+    settings: Settings,
 ) -> None:
     """What the broker checks before it asks the controller (DynamicBrokerConfig.validate): INVALID_REQUEST all."""
     name = resource.name
@@ -158,9 +158,14 @@ def _check_broker(
     after = {key: value for key, value in {**base, **changes}.items() if value is not None}
     fault = broker_error(after, bool(name))
     if fault is None and _CORDONED in after:
-        fault = _cordoned_fault(after[_CORDONED], log_dirs)
+        fault = _cordoned_fault(after[_CORDONED], settings.storage.log_dirs)
+    set_now = {key: value for key, value in changes.items() if value is not None}
     if fault is None:
-        fault = not_applied_fault([key for key, value in changes.items() if value is not None])
+        fault = not_applied_fault(set_now)
+    if fault is None:
+        own, of_all = (context.image.broker_configs(each) for each in (context.node_id, ""))
+        effective = set_now if name else {key: value for key, value in set_now.items() if key not in own}
+        fault = running_fault(effective, {**of_all, **own}, settings)
     if fault is not None:
         raise PlanError(ErrorCode.INVALID_REQUEST, fault)
 

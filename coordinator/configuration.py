@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
-from compactd.config.errors import CompactdError, SettingError
+from compactd.config.errors import SettingError
 from compactd.config.flat import flatten, unflatten
 from compactd.config.load import load_file, parse_sets, resolve_cleaner, resolve_daemon, resolve_storage, resolve_topic
 from compactd.config.raw import RawEntry, RawSettings
-from compactd.config.setting import Dynamic
+from compactd.config.setting import LONG_MAX, Dynamic
 from compactd.config.settings import TopicConfig, as_text
 from compactd.config.table import BY_BROKER_NAME, BY_TOPIC_NAME, SETTINGS
 from compactd.coordinator.interfaces import Settings
@@ -28,6 +28,8 @@ _log = logging.getLogger(__name__)
 
 #: Where the data is when nothing says so.
 DEFAULT_LOG_DIR = "data/d1"
+_SECURITY = ("ssl.", "sasl.", "listener", "principal.")
+_MIN_LAG, _MAX_LAG = "min.compaction.lag.ms", "max.compaction.lag.ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,18 @@ class CatalogueConfigs:
 
     def config_source(self, kind: str, resource: str, name: str) -> str:
         return f"the catalogue, {kind} {resource or 'default'}: {name}"
+
+    def holds(self, names: Collection[str]) -> bool:
+        """Whether one of these broker-level names is set."""
+        return any(name in configs for configs in self.broker_configs.values() for name in names)
+
+    def without(self, names: Collection[str]) -> CatalogueConfigs:
+        """The same without these broker-level names."""
+        kept = {
+            resource: {name: value for name, value in configs.items() if name not in names}
+            for resource, configs in self.broker_configs.items()
+        }
+        return replace(self, broker_configs=kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +93,8 @@ class Configuration:
 
     def resolve(self, catalogue: CatalogueConfigs | None, strict: bool = False) -> Settings:
         """The settings in force. Log dirs are real, absolute paths. `strict`: SettingError for stored ones that don't fit."""
-        storage = resolve_storage(self._sets, self._file, catalogue).config
+        sets, file = self._beneath(catalogue)
+        storage = resolve_storage(sets, file, catalogue).config
         storage = msgspec.structs.replace(
             storage,
             log_dirs=tuple(os.path.realpath(path) for path in storage.log_dirs),
@@ -87,14 +102,30 @@ class Configuration:
                 path if path == "*" else os.path.realpath(path) for path in storage.cordoned_log_dirs
             ),
         )
-        daemon = resolve_daemon(self._sets, self._file, catalogue, strict)
+        daemon = resolve_daemon(sets, file, catalogue, strict)
         for name, why in daemon.unused.items():
             _log.error(f"{name} is passed over, from {why}")
         return Settings(
             storage=storage,
-            cleaner=resolve_cleaner(self._sets, self._file, catalogue).config,
+            cleaner=resolve_cleaner(sets, file, catalogue).config,
             daemon=daemon.config,
         )
+
+    def resolve_stored(self, catalogue: CatalogueConfigs, strict: bool = False) -> tuple[Settings, list[str]]:
+        """The settings in force with what the catalogue holds, but for what of that is no good: why, in words.
+
+        SettingError for one of listeners and logins that doesn't fit, where this is `strict`: all stays as it was then.
+        """
+        faults: list[str] = []
+        while True:
+            try:
+                return self.resolve(catalogue, strict), faults
+            except SettingError as fault:
+                names = _names_of(fault)
+                if not catalogue.holds(names) or fault.fields["name"].startswith(_SECURITY):
+                    raise
+                faults.append(str(fault))
+                catalogue = catalogue.without(names)
 
     def topic_config(self, configs: Mapping[str, str], catalogue: CatalogueConfigs | None) -> TopicConfig:
         """The effective settings of a topic that has these of its own."""
@@ -103,7 +134,22 @@ class Configuration:
             {"topic": dict(configs)},
             {} if catalogue is None else catalogue.broker_configs,
         )
-        return resolve_topic("topic", self._sets, replace(self._file, topics={}), known).config
+        sets, file = self._beneath(known)
+        return resolve_topic("topic", sets, replace(file, topics={}), known).config
+
+    def _beneath(self, catalogue: CatalogueConfigs | None) -> tuple[RawSettings, RawSettings]:
+        """--set and the file without what the catalogue holds: as in Kafka a dynamic value hides those of the start."""
+        if catalogue is None or not any(catalogue.broker_configs.values()):
+            return self._sets, self._file
+        own = "" if catalogue.node_id is None else str(catalogue.node_id)
+        stored = {name for each in {"", own} for name in catalogue.broker_configs.get(each, {}) if _is_dynamic(name)}
+        settings = [setting for name in stored for setting in BY_BROKER_NAME.get(name, ())]
+        hidden = stored | {entry.name for setting in settings for entry in setting.broker}
+        sets, file = (
+            replace(source, broker={name: entry for name, entry in source.broker.items() if name not in hidden})
+            for source in (self._sets, self._file)
+        )
+        return sets, file
 
     @property
     def given(self) -> GivenSettings:
@@ -141,17 +187,42 @@ class TopicConfigs:
         self.faults: dict[str, str] = {}
 
     def of(self, topic: str, configs: Mapping[str, str]) -> TopicConfig:
-        """Settings that don't hold together cost the topic its own ones, and are noted in `faults`."""
+        """Settings that don't hold together are left out, the fewest that will do, and noted in `faults`."""
         key = tuple(sorted(configs.items()))
         found = self._known.get(key)
         if found is None:
-            try:
-                found = self._configuration.topic_config(configs, self._catalogue)
-            except CompactdError as error:
-                self.faults[topic] = str(error)
-                found = self._configuration.topic_config({}, self._catalogue)
-            self._known[key] = found
+            found = self._known[key] = self._work_out(topic, configs)
         return found
+
+    def _work_out(self, topic: str, configs: Mapping[str, str]) -> TopicConfig:
+        own, catalogue = dict(configs), self._catalogue
+        while True:
+            try:
+                return self._configuration.topic_config(own, catalogue)
+            except SettingError as fault:
+                self.faults[topic] = str(fault)
+                names = _names_of(fault)
+                if not catalogue.holds(names) and not own.keys() & names:
+                    raise
+                if fault.fields["name"] == _MIN_LAG and "must be at most" in fault.fields["reason"]:
+                    # Shorter than the least, the longest lag is the least: as Kafka carries the two out.
+                    own[_MAX_LAG] = str(LONG_MAX)
+                    own[_MAX_LAG] = str(self._configuration.topic_config(own, catalogue).min_compaction_lag_ms)
+                    continue
+                if own.keys() & names:
+                    own = {name: value for name, value in own.items() if name not in names}
+                else:
+                    catalogue = catalogue.without(names)
+
+
+def _names_of(fault: SettingError) -> frozenset[str]:
+    """What may be to blame: the names of the setting that is no good, and of what it doesn't fit."""
+    name: str = fault.fields["name"]
+    settings = [*BY_BROKER_NAME.get(name, ()), *filter(None, (BY_TOPIC_NAME.get(name),))]
+    settings += [BY_TOPIC_NAME[_MAX_LAG]] if name == _MIN_LAG else []
+    found = {name} | {entry.name for setting in settings for entry in setting.broker}
+    found |= {setting.topic for setting in settings if setting.topic is not None}
+    return frozenset(found | ({"log.cleaner.threads"} if name == "log.cleaner.dedupe.buffer.size" else set()))
 
 
 def changed_names(before: Settings, after: Settings) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:

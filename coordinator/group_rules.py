@@ -37,7 +37,7 @@ def limits_error(configs: Mapping[str, str], daemon: DaemonConfig) -> str | None
             return f"{name} must be greater than or equal to group.{_limit(name, 'min')}, which is {least}"
         if most is not None and value > most:
             return f"{name} must be less than or equal to group.{_limit(name, 'max')}, which is {most}"
-    assignor = configs.get("streams.assignor.name", _STREAMS_ASSIGNORS[0])
+    assignor = configs.get("streams.assignor.name", _STREAMS_ASSIGNORS[0]).strip()
     if assignor not in _STREAMS_ASSIGNORS:
         return f"streams.assignor.name must be one of {', '.join(_STREAMS_ASSIGNORS)}, not {assignor}"
     defaults = {

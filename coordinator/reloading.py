@@ -68,7 +68,7 @@ def update_topic_configs(daemon: Daemon, topics: Iterable[str]) -> list[str]:
             partitions.configs[name] = config
             changed.append(name)
     for name, reason in resolver.faults.items():
-        _log.error(f"topic {name} has settings that can't be used, it gets the defaults: {reason}")
+        _log.error(f"topic {name} has settings that can't be used, it goes without them: {reason}")
     if changed and daemon.is_running:
         daemon.send_all("broker", ConfigChanged(configs={name: partitions.configs[name] for name in changed}))
     return changed
@@ -108,7 +108,10 @@ def _apply(daemon: Daemon, configuration: Configuration) -> Reloaded:
 
 
 def _take_settings(daemon: Daemon, configuration: Configuration, strict: bool = False) -> tuple[list[str], list[str]]:
-    before, after = daemon.settings, configuration.resolve(daemon.catalogue_configs(), strict)
+    before = daemon.settings
+    after, faults = configuration.resolve_stored(daemon.catalogue_configs(), strict)
+    for fault in faults:
+        _log.error(f"a setting of the catalogue is no good, and not applied: {fault}")
     apply, refuse = changed_names(before, after)
     if apply:
         daemon.settings = keep_static(before, after)

@@ -62,19 +62,54 @@ def test_a_number_of_partitions_is_checked_with_its_line(tmp_path: Path, count: 
         configuration(tmp_path, f"topics:\n  users: {{partitions: {count}}}\n")
 
 
-def test_settings_of_the_catalogue_count_where_the_file_is_silent(tmp_path: Path) -> None:
+def test_dynamic_settings_hide_those_of_the_start_as_in_kafka(tmp_path: Path) -> None:
     given = configuration(tmp_path)
     catalogue = CatalogueConfigs(1, broker_configs={"": {"log.cleaner.backoff.ms": "5", "log.cleaner.threads": "7"}})
     settings = given.resolve(catalogue)
-    assert (settings.cleaner.backoff_ms, settings.cleaner.threads) == (5, 0)
+    assert (settings.cleaner.backoff_ms, settings.cleaner.threads) == (5, 7)
+    assert given.resolve(CatalogueConfigs(1)).cleaner.threads == 0
+    # Under any of its names; what only a restart can change, and what was stored for another node, hides nothing.
+    text = "log.retention.hours: 5\nnum.partitions: 3\nlog.segment.bytes: 2MiB\n"
+    given = configuration(tmp_path, text, "log.retention.minutes=7")
+    stored = {"1": {"log.retention.ms": "9", "num.partitions": "4"}, "2": {"log.segment.bytes": "3000000"}}
+    catalogue = CatalogueConfigs(1, broker_configs=stored)
+    config = given.topic_config({}, catalogue)
+    assert (config.retention_ms, config.segment_bytes) == (9, 2 << 20)
+    assert given.resolve(catalogue).daemon.num_partitions == 3
 
 
-def test_a_topic_whose_settings_do_not_hold_together_gets_the_defaults(tmp_path: Path) -> None:
-    resolver = TopicConfigs(configuration(tmp_path), CatalogueConfigs(1))
-    bad = resolver.of("bad", {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"})
-    assert bad == resolver.of("good", {})
-    assert list(resolver.faults) == ["bad"]
+def test_what_does_not_hold_together_costs_no_more_than_itself(tmp_path: Path) -> None:
+    stored = {
+        "": {"log.retention.bytes": "-1", "log.segment.bytes": "2000000", "log.cleaner.min.compaction.lag.ms": "100"},
+        "1": {"log.preallocate": "x"},
+    }
+    resolver = TopicConfigs(configuration(tmp_path), CatalogueConfigs(1, broker_configs=stored))
+    good = resolver.of("good", {})
+    # Stored values that Kafka takes, or that a later version of it stored.
+    assert (good.segment_bytes, good.min_compaction_lag_ms, good.preallocate) == (2_000_000, 100, False)
+    bad = resolver.of("bad", {"max.compaction.lag.ms": "5", "segment.bytes": "few", "retention.bytes": "7"})
+    # The longest lag can't be shorter than the least.
+    assert (bad.min_compaction_lag_ms, bad.max_compaction_lag_ms) == (100, 100)
+    assert (bad.retention_bytes, bad.segment_bytes) == (7, 2_000_000)
+    assert list(resolver.faults) == ["good", "bad"]
     assert resolver.of("one", {"segment.ms": "5"}) is resolver.of("two", {"segment.ms": "5"})
+
+
+def test_a_stored_setting_that_is_no_good_keeps_no_other_from_counting(tmp_path: Path) -> None:
+    stored = {
+        "": {"log.cleaner.backoff.ms": "5", "log.cleaner.io.buffer.load.factor": "2", "background.threads": "none"}
+    }
+    settings, faults = configuration(tmp_path).resolve_stored(CatalogueConfigs(1, broker_configs=stored))
+    assert (settings.cleaner.backoff_ms, settings.cleaner.load_factor, settings.storage.background_threads) == (
+        5,
+        0.9,
+        10,
+    )
+    assert len(faults) == 2
+    stored = {"1": {"log.cleaner.backoff.ms": "5", "log.cleaner.threads": "700"}}
+    given = configuration(tmp_path, "log.dirs: a\n")
+    settings, faults = given.resolve_stored(CatalogueConfigs(1, broker_configs=stored))
+    assert (settings.cleaner.backoff_ms, settings.cleaner.threads, len(faults)) == (5, 1, 1)
 
 
 def test_what_may_change_and_what_may_not(tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from compactd.config.flat import unflatten
-from compactd.config.settings import DaemonConfig
-from compactd.workers import log_output
+from compactd.config.settings import DaemonConfig, StorageConfig
 from compactd.workers.broker import collector
 from compactd.workers.broker.context import CatalogueClient, Context
 from compactd.workers.broker.groups.coordinator import GroupCoordinator
@@ -99,7 +98,6 @@ class Broker:
         self.channel = channel
         self.loop = asyncio.get_running_loop()
         storage, _, config = unflatten(welcome.settings)
-        loading = Loading(storage.num_recovery_threads_per_data_dir, storage.producer_id_expiration_ms)
         self.context = Context(
             clock=clock,
             config=config,
@@ -107,7 +105,7 @@ class Broker:
             node_id=welcome.node_id,
             worker=channel.number,
             image=CatalogueImage(),
-            partitions=Partitions(channel, clock, executor, loading),
+            partitions=Partitions(channel, clock, executor, _loading(storage)),
             catalogue=CatalogueClient(channel),
             executor=executor,
             loop=self.loop,
@@ -195,8 +193,8 @@ class Broker:
             context.given = message.given
         context.storage, _, context.config = unflatten(context.settings)
         context.partitions.verify_transactions(context.config.transaction_partition_verification_enable)
+        context.partitions.reconfigure(_loading(context.storage))
         self.server.limits = _limits(context.config)
-        log_output.set_level(context.config.log_level)
 
     def _plan_expiry(self) -> None:
         seconds = self.context.storage.producer_id_expiration_check_interval_ms / 1000
@@ -205,6 +203,10 @@ class Broker:
     def _expire(self) -> None:
         self.context.spawn(self.context.partitions.expire_producers())
         self._plan_expiry()
+
+
+def _loading(storage: StorageConfig) -> Loading:
+    return Loading(storage.num_recovery_threads_per_data_dir, storage.producer_id_expiration_ms)
 
 
 def _limits(config: DaemonConfig) -> Limits:

@@ -340,6 +340,15 @@ class Partitions:
             self.touched(partition)
         self.channel.send(LetGoDone(request_id=message.request_id, deleted=tuple(deleted), failed=failed))
 
+    def reconfigure(self, loading: Loading) -> None:
+        """From now on logs are loaded so, and producers remembered for so long."""
+        if loading == self.logs.loading:
+            return
+        self.logs.loading = loading
+        for partition in self:
+            if not partition.error:
+                partition.log.producers.expiration_ms = loading.producer_expiration_ms
+
     async def expire_producers(self) -> None:
         """Forgets producers that have been silent for producer.id.expiration.ms."""
         now_ms = self.clock.now_ms()

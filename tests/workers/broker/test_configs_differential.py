@@ -254,6 +254,37 @@ def test_topics_groups_and_metrics_with_settings_of_their_own(both: Both) -> Non
         assert not both.differences(kind, name)
 
 
+#: Changes of the running node that depend on what it has, or on each other.
+REACHES = (
+    ("log.cleaner.threads", "3"), ("log.cleaner.threads", "2"), ("log.cleaner.threads", "0"),
+    ("background.threads", "21"), ("background.threads", "4"),
+    ("num.recovery.threads.per.data.dir", "5"), ("num.recovery.threads.per.data.dir", "0"),
+    ("log.cleaner.dedupe.buffer.size", "1000"), ("log.cleaner.dedupe.buffer.size", "8388608"),
+    ("log.cleaner.io.buffer.size", "0"), ("log.cleaner.io.max.bytes.per.second", "0"), ("log.cleaner.backoff.ms", "-1"),
+    # Kafka takes a load factor of 2, and its cleaner then dies of a map that is more than full.
+    ("log.cleaner.io.buffer.load.factor", "0"),
+    ("log.retention.ms", "0"), ("log.retention.ms", "-5"), ("log.retention.bytes", "-5"), ("log.segment.bytes", "100"),
+    ("log.cleaner.min.compaction.lag.ms", "100"), ("log.cleaner.max.compaction.lag.ms", "50"),
+    ("message.max.bytes", "-1"), ("max.connections", "0"), ("max.connections.per.ip", "0"),
+    ("max.connections.per.ip.overrides", "127.0.0.1:5"), ("max.connections.per.ip.overrides", "nonsense"),
+    ("producer.id.expiration.ms", "0"), ("min.insync.replicas", "2"), ("log.cleanup.policy", ""),
+    ("log.roll.ms", "0"), ("log.index.size.max.bytes", "3"), ("log.message.timestamp.type", "x"),
+    ("unclean.leader.election.enable", "true"), ("transaction.partition.verification.enable", "x"),
+    ("log.retention.hours", "1"), ("num.partitions", "1"), ("cordoned.log.dirs", "/nowhere"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ["", NODE])
+def test_what_the_running_node_can_not_do_is_refused(both: Both, where: str) -> None:
+    codes = {}
+    for side in (both.kafka, both.ours):
+        codes[side] = [(name, value, side.alter(BROKER, where, (name, SET, value))) for name, value in REACHES]
+        for name in {name for name, _ in REACHES}:
+            side.alter(BROKER, where, (name, REMOVE, None))
+    differences = [(theirs, mine) for theirs, mine in zip(*codes.values(), strict=True) if theirs != mine]
+    assert not differences, "\n".join(map(str, differences))
+
+
 def test_settings_that_nobody_knows_are_kept_and_not_shown(both: Both) -> None:
     for where in ("", NODE):
         both.alter(BROKER, where, ("of.a.plugin", SET, f"secret of {where}"))
