@@ -1,11 +1,11 @@
 """Kafka's other settings: names that compactd knows but doesn't act on, so that a real server.properties can be read.
 
+Why each has no effect, and which values are refused, is in `config.without_effect`.
+
 The names of Kafka 4.4.0's KafkaConfig and LogConfig that `config.table` doesn't have, and those that 4.0 removed.
 """
 
 from __future__ import annotations
-
-from compactd.config.daemon_table import DAEMON_SETTINGS
 
 _OTHER_BROKER_NAMES = """
 alter.config.policy.class.name
@@ -51,7 +51,7 @@ leader.imbalance.check.interval.seconds log.local.retention.bytes
 log.local.retention.ms log.remote.copy.lag.bytes log.remote.copy.lag.ms
 metadata.log.dir metadata.max.idle.interval.ms metric.reporters
 metrics.num.samples metrics.recording.level metrics.sample.window.ms num.io.threads num.network.threads
-num.replica.fetchers offsets.commit.timeout.ms offsets.load.buffer.size
+num.replica.fetchers offsets.commit.timeout.ms
 offsets.topic.compression.codec offsets.topic.replication.factor process.roles
 producer.purgatory.purge.interval.requests queued.max.requests
 remote.fetch.max.wait.ms remote.list.offsets.request.timeout.ms remote.log.index.file.cache.total.size.bytes
@@ -97,8 +97,7 @@ share.coordinator.state.topic.compression.codec share.coordinator.state.topic.mi
 share.coordinator.state.topic.num.partitions share.coordinator.state.topic.prune.interval.ms
 share.coordinator.state.topic.replication.factor share.coordinator.state.topic.segment.bytes
 share.coordinator.threads share.coordinator.write.timeout.ms share.fetch.purgatory.purge.interval.requests
-socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms socket.listen.backlog.size
-socket.receive.buffer.bytes socket.send.buffer.bytes ssl.allow.dn.changes ssl.allow.san.changes
+socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms ssl.allow.dn.changes ssl.allow.san.changes
 ssl.endpoint.identification.algorithm
 ssl.keymanager.algorithm
 ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm
@@ -146,57 +145,3 @@ OPEN_PREFIXES: tuple[str, ...] = (
     "rlmm.config.",
     "confluent.",
 )
-
-
-_ALONE = "this node is alone and connects to no other"
-_JAVA = "it is about Java's own TLS"
-#: Of names about security, which nobody should take for what protects this node: why they have no effect.
-_REASONS: tuple[tuple[str, str], ...] = (
-    ("security.inter.broker.protocol", _ALONE),
-    ("inter.broker.listener.name", _ALONE),
-    ("early.start.listeners", _ALONE),
-    ("sasl.mechanism.inter.broker.protocol", _ALONE),
-    ("sasl.mechanism.controller.protocol", _ALONE),
-    ("ssl.endpoint.identification.algorithm", _ALONE),
-    ("ssl.allow.", _ALONE),
-    ("sasl.client.callback.handler.class", _ALONE),
-    ("sasl.login.", _ALONE),
-    ("sasl.jaas.config", "as in Kafka, users stand under listener.name.NAME.MECHANISM.sasl.jaas.config"),
-    ("sasl.kerberos.", "GSSAPI cannot be had"),
-    ("sasl.oauthbearer.", "OAUTHBEARER cannot be had"),
-    ("ssl.protocol", f"{_JAVA}; versions are chosen with ssl.enabled.protocols"),
-    ("ssl.", _JAVA),
-    ("security.providers", _JAVA),
-    ("delegation.token.", "there are no delegation tokens"),
-)
-
-
-_LISTENER_PREFIX = "listener.name."
-_OF_DAEMON = frozenset(setting.name for setting in DAEMON_SETTINGS)
-
-
-def _why_of_listener(name: str) -> str | None:
-    """Of a name that `config.listener_settings` lacks: whether there is such a setting at all."""
-    rest = name[len(_LISTENER_PREFIX) :]
-    while "." in rest:
-        rest = rest.partition(".")[2]
-        if rest in OTHER_BROKER_NAMES or rest in _OF_DAEMON:
-            return why_unused(rest) or "a Kafka setting that no listener has of its own here"
-    return None
-
-
-def why_unused(name: str) -> str | None:
-    """Why a name that `config.table` lacks has no effect here; None for a name that Kafka doesn't know either."""
-    if name in OTHER_BROKER_NAMES:
-        for beginning, reason in _REASONS:
-            if name.startswith(beginning):
-                return f"a Kafka setting that has no effect here: {reason}"
-    if name.startswith(_LISTENER_PREFIX):
-        return _why_of_listener(name)
-    if name in OTHER_BROKER_NAMES or name.startswith(OPEN_PREFIXES):
-        return "a Kafka setting that cleaning and storage don't use"
-    if name in REMOVED_BROKER_NAMES:
-        return "a setting of earlier Kafka, removed in 4.0"
-    if name in OTHER_TOPIC_NAMES:
-        return "a topic-level Kafka setting that cleaning and storage don't use"
-    return None

@@ -1,7 +1,7 @@
 """The daemon's own settings: part of `config.table`, kept apart for its length.
 
-Where Kafka has a setting, its name, type and range are Kafka's. Two defaults differ: node.id, which Kafka demands, and
-listeners, which here is this machine alone, since nothing asks a client who it is.
+Where Kafka has a setting, its name, type and range are Kafka's. Five defaults differ: node.id, which Kafka demands;
+listeners, which here is this machine alone, since nothing asks a client who it is; and the three of sockets.
 """
 
 from __future__ import annotations
@@ -73,6 +73,27 @@ _NETWORK: tuple[Setting, ...] = (
     ),
     _kafka(
         "max.connection.creation.rate", Kind.INT, INT_MAX, "new connections per second, each worker", Dynamic.YES, low=0
+    ),
+    _kafka(
+        "socket.receive.buffer.bytes",
+        Kind.INT,
+        -1,
+        "SO_RCVBUF of connections; -1: as the system sees fit (Kafka's default is 102400)",
+        unit=Unit.BYTES,
+    ),
+    _kafka(
+        "socket.send.buffer.bytes",
+        Kind.INT,
+        -1,
+        "SO_SNDBUF of connections; -1: as the system sees fit (Kafka's default is 102400)",
+        unit=Unit.BYTES,
+    ),
+    _kafka(
+        "socket.listen.backlog.size",
+        Kind.INT,
+        1024,
+        "connections that may wait to be taken, each listener; net.core.somaxconn is the most (Kafka's default is 50)",
+        low=1,
     ),
     _kafka("connections.max.idle.ms", Kind.LONG, 600_000, "idle connections are closed after this", unit=Unit.MS),
     _kafka("fetch.max.bytes", Kind.INT, 57_671_680, "most that one fetch returns", unit=Unit.BYTES, low=1024),
@@ -224,6 +245,14 @@ _GROUPS: tuple[Setting, ...] = (
         Kind.INT,
         104_857_600,
         "segment.bytes of __consumer_offsets",
+        unit=Unit.BYTES,
+        low=1,
+    ),
+    _kafka(
+        "offsets.load.buffer.size",
+        Kind.INT,
+        5_242_880,
+        "read at once when groups are loaded; a larger batch is read whole",
         unit=Unit.BYTES,
         low=1,
     ),

@@ -34,7 +34,8 @@ configs; a running Kafka has these two the other way round.
 In YAML and in `--set`, durations (`500ms`, `90s`, `15m`, `12h`, `7d`, `2w`) and sizes (`512KiB`, `128MiB`, `1GiB`, and
 `kB`, `MB`, `GB` as powers of 1000) may have units; plain numbers are ms or bytes. `server.properties` is read as Kafka
 reads it, without units. Names that compactd doesn't know or act on are refused in YAML and in `--set`, with the nearest
-known name; those of a `server.properties` are listed as not used.
+known name. Those of a `server.properties` are told with the reason why they have no effect here; where that would be a
+loss, such as `transaction.two.phase.commit.enable=true` or replication factors above 1, `compactd serve` does not start.
 
 A running Kafka applies changes of the settings marked *dynamic* without a restart. Topic-level values always may change.
 
@@ -60,7 +61,7 @@ def settings_markdown() -> str:
     parts += _section("Storage as a whole", "Settings of the log manager.", STORAGE_SETTINGS)
     kafkas = tuple(setting for setting in DAEMON_SETTINGS if not setting.own)
     own = tuple(setting for setting in DAEMON_SETTINGS if setting.own)
-    lead = "Kafka's names; node.id and listeners have other defaults than there."
+    lead = "Kafka's names; node.id, listeners and the three of sockets have other defaults than there."
     parts += _section("The daemon, to its clients", lead, kafkas)
     parts += _section(
         "The daemon itself", "Not Kafka's: a `server.properties` may hold them, and Kafka ignores them.", own
@@ -89,7 +90,8 @@ def _row(setting: Setting) -> str:
         changing = [f"`{entry.name}`" for entry in setting.broker if entry.dynamic.value == "yes"]
         dynamic = f"{', '.join(changing)} only"
     default = f"`{setting.format(setting.default)}`" if setting.format(setting.default) else "none"
-    cells = (topic, broker, kind, default, span, dynamic, setting.meaning)
+    meaning = setting.meaning + (f"; no effect here: {setting.no_effect}" if setting.no_effect else "")
+    cells = (topic, broker, kind, default, span, dynamic, meaning)
     return "| " + " | ".join(cells) + " |"
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import yaml
 
-from compactd.config.broker_names import OTHER_BROKER_NAMES, why_unused
+from compactd.config.broker_names import OTHER_BROKER_NAMES
 from compactd.config.errors import SettingError, UsageError
 from compactd.config.listener_settings import listener_names_like, listener_setting, shown
-from compactd.config.properties import parse_properties
+from compactd.config.properties import Property, parse_properties
 from compactd.config.raw import (
     RawEntry,
     RawSettings,
@@ -35,6 +35,7 @@ from compactd.config.resolve import (
 )
 from compactd.config.settings import nearest_name
 from compactd.config.table import BY_BROKER_NAME, BY_TOPIC_NAME
+from compactd.config.without_effect import DECIDING, why_unused
 
 __all__ = [
     "ClusterConfigs",
@@ -58,6 +59,8 @@ MAX_FILE_BYTES = 16 << 20
 _PARTITIONS = "partitions"
 #: Most that a topic of the topics section may have.
 MAX_PARTITIONS = 100_000
+
+_NODE_ID, _BROKER_ID = "node.id", "broker.id"
 
 _ALL_NAMES = (*BY_TOPIC_NAME, *BY_BROKER_NAME)
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -85,6 +88,7 @@ def load_file(path: str | Path) -> RawSettings:
 def _load_properties(path: Path, data: bytes) -> RawSettings:
     broker: dict[str, RawEntry] = {}
     unused: list[UnusedSetting] = []
+    broker_id: Property | None = None
     for prop in parse_properties(data, str(path)):
         source = f"{path.name}:{prop.line}"
         if prop.key in BY_BROKER_NAME:
@@ -93,22 +97,40 @@ def _load_properties(path: Path, data: bytes) -> RawSettings:
                 reason = f"line {prop.line} sets {prop.key} again, and the last one counts"
                 unused.append(UnusedSetting(prop.key, previous.source, reason))
             broker[prop.key] = make_entry(prop.key, prop.value, source, f"{path}:{prop.line}", units=False)
+        elif prop.key == _BROKER_ID:
+            broker_id = prop
         elif (of_listener := listener_setting(prop.key)) is not None:
             where = f"{path}:{prop.line}"
             broker[prop.key] = listener_entry(of_listener, prop.key, prop.value, source, where, units=False)
         else:
-            unused.append(_unused(prop.key, source))
+            unused.append(_unused(prop.key, prop.value, source))
+    if broker_id is not None:
+        _take_broker_id(broker_id, broker, path)
     return RawSettings(broker=broker, unused=tuple(unused))
 
 
-def _unused(name: str, source: str) -> UnusedSetting:
+def _take_broker_id(prop: Property, broker: dict[str, RawEntry], path: Path) -> None:
+    """The old name of node.id counts where that is not given, and must say the same where it is (KafkaConfig)."""
+    if prop.value.strip().startswith("-"):
+        return  # none, as Kafka's default
+    where = f"{path}:{prop.line}"
+    own = make_entry(_NODE_ID, prop.value, f"{path.name}:{prop.line}", where, units=False)
+    given = broker.get(_NODE_ID)
+    if given is None:
+        broker[_NODE_ID] = own
+    elif given.values != own.values:
+        reason = f"must be the same as node.id, which is {given.text} in {given.source}"
+        raise SettingError(source=where, name=_BROKER_ID, value=prop.value, reason=reason)
+
+
+def _unused(name: str, value: str, source: str) -> UnusedSetting:
     setting = BY_TOPIC_NAME.get(name)
     if setting is not None:
         instead = f"; the broker's default is {setting.broker[0].name}" if setting.broker else ""
         return UnusedSetting(name, source, f"a topic-level name, which Kafka ignores here{instead}", unknown=True)
     reason = why_unused(name)
     if reason is not None:
-        return UnusedSetting(name, source, reason)
+        return UnusedSetting(name, source, reason, value=value if name in DECIDING else None)
     near = nearest_name(name, listener_names_like(name) or (*BY_BROKER_NAME, *sorted(OTHER_BROKER_NAMES)))
     hint = f"; did you mean {near}?" if near else ""
     return UnusedSetting(name, source, f"not a setting of Kafka 4.4{hint}", unknown=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from compactd.config.broker_names import OTHER_TOPIC_NAMES, why_unused
+from compactd.config.broker_names import OTHER_TOPIC_NAMES
 from compactd.config.errors import SettingError, UsageError
 from compactd.config.listener_settings import listener_names_like, listener_setting, shown
 from compactd.config.setting import Setting, Value
 from compactd.config.settings import as_text, unknown_name
 from compactd.config.table import BY_BROKER_NAME, BY_TOPIC_NAME
+from compactd.config.without_effect import why_unused
 
 _ALL_NAMES = (*BY_TOPIC_NAME, *BY_BROKER_NAME)
 
@@ -32,13 +33,15 @@ class RawEntry:
 
 @dataclass(frozen=True, slots=True)
 class UnusedSetting:
-    """A line of server.properties that has no effect here. Its value isn't kept: it may be a password."""
+    """A line of server.properties that has no effect here. Its value is kept only where it decides: others may be secret."""
 
     name: str
     source: str
     reason: str
     #: Kafka doesn't know the name either, or nothing reads it there: probably a slip.
     unknown: bool = False
+    #: Of a setting some of whose values are refused.
+    value: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

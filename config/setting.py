@@ -112,6 +112,8 @@ class Setting:
     own: bool = False
     #: One of Kafka's, which a class that Kafka loads reads by itself: its own definitions don't have it.
     plug_in: bool = False
+    #: Why nothing here acts on it, where nothing does.
+    no_effect: str = ""
 
     @property
     def name(self) -> str:

@@ -211,15 +211,17 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
         "min.insync.replicas",
         Kind.INT,
         1,
-        "replicas that must have a record before acks=all is answered; one node always has one",
+        "replicas that must have a record before acks=all is answered",
         low=1,
+        no_effect="as in Kafka, where no more are asked for than there are copies: one",
     ),
     _topic(
         "unclean.leader.election.enable",
         "unclean.leader.election.enable",
         Kind.BOOLEAN,
         False,
-        "a replica that lags may lead; without meaning on one node",
+        "a replica that lags may lead",
+        no_effect="there is one copy of each partition",
     ),
     _topic(
         "retention.ms",
@@ -312,6 +314,7 @@ CLEANER_SETTINGS: tuple[Setting, ...] = (
         "memory of the read and write buffers of all cleaners together",
         unit=Unit.BYTES,
         low=0,
+        no_effect="each cleaner reads and writes by the MiB, or by the batch where that is larger",
     ),
     _cleaner(
         "log.cleaner.io.buffer.load.factor",
@@ -355,9 +358,22 @@ STORAGE_SETTINGS: tuple[Setting, ...] = (
         unit=Unit.THREADS,
         low=1,
     ),
-    _storage("background.threads", Kind.INT, 10, "threads of the scheduler", _D, unit=Unit.THREADS, low=1),
     _storage(
-        "log.flush.scheduler.interval.ms", Kind.LONG, LONG_MAX, "how often logs are checked for flush.ms", unit=Unit.MS
+        "background.threads",
+        Kind.INT,
+        10,
+        "threads of the scheduler",
+        _D,
+        unit=Unit.THREADS,
+        low=1,
+        no_effect="processes of their own do its work",
+    ),
+    _storage(
+        "log.flush.scheduler.interval.ms",
+        Kind.LONG,
+        LONG_MAX,
+        "how often logs are checked for flush.ms; each second where it is not set (by Kafka never)",
+        unit=Unit.MS,
     ),
     _storage(
         "log.flush.offset.checkpoint.interval.ms",
@@ -390,6 +406,7 @@ STORAGE_SETTINGS: tuple[Setting, ...] = (
         "the broker stops when it cannot report a failed dir for this long",
         unit=Unit.MS,
         low=1,
+        no_effect="whom it is reported to is on this node",
     ),
     _storage(
         "log.retention.check.interval.ms",

@@ -17,10 +17,11 @@ import msgspec
 from compactd.config.errors import SettingError
 from compactd.config.flat import flatten, unflatten
 from compactd.config.load import load_file, parse_sets, resolve_cleaner, resolve_daemon, resolve_storage, resolve_topic
-from compactd.config.raw import RawEntry, RawSettings
+from compactd.config.raw import RawEntry, RawSettings, UnusedSetting
 from compactd.config.setting import LONG_MAX, Dynamic
 from compactd.config.settings import TopicConfig, as_text
 from compactd.config.table import BY_BROKER_NAME, BY_TOPIC_NAME, SETTINGS
+from compactd.config.without_effect import why_refused
 from compactd.coordinator.interfaces import Settings
 from compactd.workers.messages import GivenSettings
 
@@ -76,7 +77,7 @@ class Configuration:
         self.path = path
         self._sets = parse_sets(sets)
         self._file = RawSettings() if path is None else load_file(path)
-        self.unused = self._file.unused
+        self.unused = (*self._file.unused, *_without_effect(self._file), *_without_effect(self._sets))
         if "log.dirs" not in {*self._sets.broker, *self._file.broker} and "log.dir" not in {
             *self._sets.broker,
             *self._file.broker,
@@ -86,6 +87,15 @@ class Configuration:
         # Everything that can be wrong without the catalogue is found now.
         self.resolve(None)
         self.topic_config({}, None)
+        self._refuse()
+
+    def _refuse(self) -> None:
+        """SettingError for what only Kafka has a use for, where it asks for something that would be missing here."""
+        first_log_dir = resolve_storage(self._sets, self._file).config.log_dirs[0]
+        for each in self.unused:
+            reason = None if each.value is None else why_refused(each.name, each.value, first_log_dir)
+            if reason is not None:
+                raise SettingError(source=each.source, name=each.name, value=each.value, reason=reason)
 
     def read_again(self) -> Configuration:
         """The same, from the file as it is now."""
@@ -266,6 +276,18 @@ def given_now(before: GivenSettings, after: GivenSettings) -> GivenSettings:
     broker = {name: text for name, text in after.broker.items() if _is_dynamic(name)}
     broker |= {name: text for name, text in before.broker.items() if not _is_dynamic(name)}
     return GivenSettings(broker=broker, topics=after.topics)
+
+
+def _without_effect(given: RawSettings) -> list[UnusedSetting]:
+    """What is given of the table's settings that nothing acts on."""
+    found: list[UnusedSetting] = []
+    for entries in (given.broker, given.every_topic, *given.topics.values()):
+        for name, entry in entries.items():
+            fed = (*BY_BROKER_NAME.get(name, ()), *filter(None, (BY_TOPIC_NAME.get(name),)))
+            reason = next((setting.no_effect for setting in fed if setting.no_effect), "")
+            if reason:
+                found.append(UnusedSetting(name, entry.source, f"a Kafka setting that has no effect here: {reason}"))
+    return found
 
 
 def _is_dynamic(name: str) -> bool:

@@ -52,7 +52,7 @@ def command(config: Path | None, sets: tuple[str, ...]) -> None:
     log_output.configure("coordinator", form, settings.log_level)
     for unused in configuration.unused:
         _log.log(
-            logging.WARNING if unused.unknown else logging.DEBUG,
+            logging.WARNING if unused.unknown else logging.INFO,
             f"{unused.source}: {unused.name} is not used: {unused.reason}",
         )
     daemon = Daemon(

@@ -107,8 +107,9 @@ def _assert_default(setting: Setting, text: str) -> None:
         assert setting.parse(setting.name, text.removeprefix("class "), "test", units=False) == setting.default
 
 
-def test_cleaner_storage_and_daemon_defaults_are_kafkas_but_for_two() -> None:
-    others = {"node.id", "listeners"}
+def test_cleaner_storage_and_daemon_defaults_are_kafkas_but_for_five() -> None:
+    sockets = {"socket.receive.buffer.bytes", "socket.send.buffer.bytes", "socket.listen.backlog.size"}
+    others = {"node.id", "listeners"} | sockets
     for setting in SETTINGS:
         if setting.scope is not Scope.TOPIC and setting.name not in others | _OWN:
             name = "log.dir" if setting.field == "log_dirs" else setting.name

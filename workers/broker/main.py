@@ -112,6 +112,7 @@ class Broker:
             settings=dict(welcome.settings),
             given=welcome.given,
         )
+        self.context.partitions.check_flushes_every(storage.log_flush_scheduler_interval_ms)
         load_handlers()
         self.context.part(GroupCoordinator)
         self.context.part(Moves)

@@ -43,7 +43,7 @@ _LOGGER = logging.getLogger(__name__)
 
 #: Changed states are told after this long, all together.
 TELL_SECONDS = 1.0
-#: flush.ms is looked at this often, for topics that have it.
+#: flush.ms is looked at this often, for topics that have it, unless log.flush.scheduler.interval.ms says how often.
 FLUSH_CHECK_SECONDS = 1.0
 #: Beyond this many ms a flush.ms is none.
 _NEVER_MS = 1 << 60
@@ -64,6 +64,7 @@ class Partitions:
         #: Partitions whose topic has a flush.ms.
         self._timed: set[Partition] = set()
         self._flushing: asyncio.TimerHandle | None = None
+        self._flush_check_seconds = FLUSH_CHECK_SECONDS
         #: Called on the loop with each partition that is ready, and with each that is gone (groups and transactions).
         self.on_ready: list[Callable[[Partition], None]] = []
         self.on_gone: list[Callable[[Partition], None]] = []
@@ -359,11 +360,16 @@ class Partitions:
 
     # ---- flush.ms
 
+    def check_flushes_every(self, ms: int) -> None:
+        """log.flush.scheduler.interval.ms. What Kafka takes for "never" leaves it at a second: flush.ms is kept here."""
+        if 0 < ms < _NEVER_MS:
+            self._flush_check_seconds = ms / 1000
+
     def _note_flush_ms(self, partition: Partition) -> None:
         if partition.log.config.flush_ms < _NEVER_MS:
             self._timed.add(partition)
             if self._flushing is None and not self._closing:
-                self._flushing = asyncio.get_running_loop().call_later(FLUSH_CHECK_SECONDS, self._flush_timed)
+                self._flushing = asyncio.get_running_loop().call_later(self._flush_check_seconds, self._flush_timed)
         else:
             self._timed.discard(partition)
 
@@ -374,7 +380,7 @@ class Partitions:
             if not partition.error and partition.log.flush_due(now_ms):
                 self._start(_flush(partition))
         if self._timed and not self._closing:
-            self._flushing = asyncio.get_running_loop().call_later(FLUSH_CHECK_SECONDS, self._flush_timed)
+            self._flushing = asyncio.get_running_loop().call_later(self._flush_check_seconds, self._flush_timed)
 
     # ---- the end
 

@@ -22,7 +22,6 @@ _LOGGER = logging.getLogger(__name__)
 
 #: Bytes that one receive takes at most. One buffer serves all connections.
 _RECEIVE_BYTES = 256 << 10
-_BACKLOG = 1024
 #: Connections taken in one turn of the loop.
 _ACCEPT_AT_ONCE = 64
 #: The process has no descriptor left: try again after this.
@@ -104,7 +103,10 @@ class Server:
     def start(self, listener: socket.socket, name: str) -> None:
         """Takes connections on the bound socket of a listener from now on, and owns it."""
         listener.setblocking(False)
-        listener.listen(_BACKLOG)
+        config = self.context.config
+        # Before it listens: TCP offers a window that grows with the buffer when a connection begins.
+        _set_buffer(listener, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
+        listener.listen(config.socket_listen_backlog_size)
         self._listening[listener] = name
         self.loop.add_reader(listener.fileno(), self._accept, listener)
         if self._sweep is None:
@@ -176,6 +178,7 @@ class Server:
         with contextlib.suppress(OSError):
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        _set_buffer(client, socket.SO_SNDBUF, self.context.config.socket_send_buffer_bytes)
         try:
             connection = self._connection(client, Peer(host, port, listener=listener))
         except OSError as error:  # it has gone before TLS began
@@ -251,3 +254,10 @@ class Server:
             connection.close()
         for connection in connections:
             await connection.closed()
+
+
+def _set_buffer(of: socket.socket, which: int, size: int) -> None:
+    """As Kafka: -1 leaves it to the system."""
+    if size != -1:
+        with contextlib.suppress(OSError):
+            of.setsockopt(socket.SOL_SOCKET, which, size)

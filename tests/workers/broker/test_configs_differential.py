@@ -57,6 +57,8 @@ OWN_VALUES = (
     "listeners", "advertised.listeners", "log.dirs", "log.dir", "controller.listener.names",
     # Kafka has no default for it, and changes of listeners here take a restart.
     "node.id", "listener.security.protocol.map",
+    # Here the system chooses, unless it is told to.
+    "socket.receive.buffer.bytes", "socket.send.buffer.bytes", "socket.listen.backlog.size",
 )  # fmt: skip
 
 

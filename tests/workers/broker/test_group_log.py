@@ -33,6 +33,7 @@ from compactd.workers.broker.groups.state import GroupState
 
 ALPHA = "6Uj_rraSRxmXbTfDP7kXfA"
 NOW = 1_800_000_000_000
+CHUNK = 4 << 20
 
 
 def new_group(group_id: str, wall_ms: int) -> ClassicGroup:
@@ -359,7 +360,7 @@ def test_a_log_of_several_segments_is_read_to_its_end(log: PartitionLog) -> None
         bytearray(control_batch("commit", 0, NOW, 4, 0)), leader_epoch=0, now_ms=NOW, origin=Origin.COORDINATOR
     )
     state = new_state()
-    assert load(log, state) == log.log_end_offset
+    assert load(log, state, CHUNK) == log.log_end_offset
     assert {name: each["t", 19].offset for name, each in state.offsets.items()} == {
         f"g{number % 7}": number for number in range(293, 300)
     }
@@ -369,7 +370,7 @@ def test_a_log_of_several_segments_is_read_to_its_end(log: PartitionLog) -> None
 
 def test_an_empty_log_has_no_groups(log: PartitionLog) -> None:
     state = new_state()
-    assert load(log, state) == 0
+    assert load(log, state, CHUNK) == 0
     assert not state.groups
 
 
@@ -387,7 +388,7 @@ def test_a_record_that_cannot_be_understood_fails_the_partition(
     key, value = offset_record("g", "t", 0, Committed(1))
     append(log, (key, damage(value or b"")))
     with pytest.raises(CorruptBatchError, match="record of groups"):
-        load(log, new_state())
+        load(log, new_state(), CHUNK)
 
 
 def test_a_key_that_is_cut_off_is_refused() -> None:

@@ -97,9 +97,10 @@ class Shard:
     async def _load(self) -> None:
         state = self._empty()
         started = self.context.clock.monotonic()
+        chunk = self.context.config.offsets_load_buffer_size
         async with self.lock:
             try:
-                end = await self.context.in_thread(lambda: load(self.partition.log, state))
+                end = await self.context.in_thread(lambda: load(self.partition.log, state, chunk))
             except CompactdError as error:
                 _LOGGER.error("the groups of %s can not be loaded: %s", self.partition, error)
                 self._failed()
