@@ -162,14 +162,19 @@ class LogCopy:
         return max(self.log.log_end_offset - self.end_offset, 0)
 
     def begin(self) -> None:
-        """Makes the directory; or takes over one that an interrupted move left."""
+        """Makes the directory; or takes over one that an interrupted move left.
+
+        It gets its name when it says whose copy it is: one that does not, Kafka would set aside for ever.
+        """
         if self.directory.exists():
             self._tidy()
-        else:
-            files.make_dir(self.directory)
-        if self.log.topic_id is not None:
-            write_partition_metadata(self.directory / names.PARTITION_METADATA, self.log.topic_id)
-        self._write_epochs()
+            self._name_topic(self.directory)
+            return
+        unborn = self.directory.with_name(names.delete_dir_name(self.log.topic_partition))
+        files.make_dir(unborn)
+        self._name_topic(unborn)
+        files.rename(unborn, self.directory)
+        files.fsync_dir(self.directory.parent)
 
     def step(self, most_bytes: int = CHUNK) -> int:
         """Copies up to so many bytes more; returns how many. 0: the copy is level with the log as it was a moment ago."""
@@ -220,7 +225,7 @@ class LogCopy:
             self._copy_snapshot(offset)
         end = log.log_end_offset
         files.write_file(self.directory / names.snapshot_name(end), log.producers.take_snapshot())
-        self._write_epochs()
+        log.epochs.write(self.directory / names.LEADER_EPOCH_CHECKPOINT)
         files.fsync_dir(self.directory)
         files.write_atomically(self.directory / MOVED_FROM, os.fsencode(log.directory))
 
@@ -289,8 +294,10 @@ class LogCopy:
         if content:
             files.write_file(self.directory / names.snapshot_name(offset), content)
 
-    def _write_epochs(self) -> None:
-        self.log.epochs.write(self.directory / names.LEADER_EPOCH_CHECKPOINT)
+    def _name_topic(self, directory: Path) -> None:
+        if self.log.topic_id is not None:
+            write_partition_metadata(directory / names.PARTITION_METADATA, self.log.topic_id)
+        self.log.epochs.write(directory / names.LEADER_EPOCH_CHECKPOINT)
 
     def _look_anew(self, view: View) -> _Piece | None:
         """Drops what the log has no more: segments that retention took, or that a clean replaced. The piece to go on with."""

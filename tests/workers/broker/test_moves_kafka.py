@@ -67,11 +67,12 @@ def _at(calls: Sequence[Call], name: str, part: str) -> int:
     )
 
 
-@pytest.mark.parametrize("state", ["copying", "complete", "recorded", "between the renames", "renamed"])
+@pytest.mark.parametrize("state", ["begun", "copying", "complete", "recorded", "between the renames", "renamed"])
 def test_kafka_finds_a_move_of_ours(oracle_classpath: str, tmp_path: Path, state: str) -> None:
     calls, written = test_move_crashes.run(tmp_path / "count", None, "process")
     source_rename = _first_delete(calls)
     stops = {
+        "begun": next(number for number, call in enumerate(calls) if names.FUTURE_DIR in call.paths[-1]),
         "copying": _at(calls, "write", f"{names.FUTURE_DIR}/0000"),
         "complete": _at(calls, "rename", ".moved-from") + 1,
         "recorded": source_rename - 1,
