@@ -7,13 +7,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from compactd.coordinator.acl_changes import acl_of
 from compactd.coordinator.catalogue import Catalogue
 from compactd.storage import files
 from compactd.storage.metadata.image import MetadataImage
+from compactd.workers.acl_messages import Acl, AclFilter, CreateAcls, DeleteAcls
 from compactd.workers.catalogue_messages import (
     NO_ID,
     AllocateProducerIds,
@@ -31,7 +34,7 @@ from compactd.workers.catalogue_messages import (
     Struct,
     TopicResults,
 )
-from compactd.workers.messages import CatalogueTopic, CatalogueUpdate
+from compactd.workers.messages import AccessRule, CatalogueTopic, CatalogueUpdate
 from tests.coordinator.catalogues import NODES, StoppedClock, opened, started
 from tests.file_faults import FaultyLayer, PowerCut
 
@@ -43,7 +46,32 @@ SETTINGS = st.sampled_from(
 BROKER_SETTINGS = st.sampled_from(
     [("log.cleaner.threads", "2"), ("log.retention.ms", "7"), ("node.id", "9"), ("plug.in", "x")]
 )
+ACLS = st.builds(
+    lambda name, operation: Acl(
+        resource_type=2,
+        resource_name=name,
+        pattern_type=3,
+        principal="User:a",
+        host="*",
+        operation=operation,
+        permission=3,
+    ),
+    st.sampled_from(["a", "b", "*", ""]),
+    st.sampled_from([3, 4]),
+)
 COLLIDES = {"c.d": "c_d", "c_d": "c.d"}
+
+
+def _exactly(acl: Acl) -> AclFilter:
+    return AclFilter(
+        resource_type=acl.resource_type,
+        resource_name=acl.resource_name,
+        pattern_type=acl.pattern_type,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission=acl.permission,
+    )
 
 
 def _memory() -> Path:
@@ -67,6 +95,8 @@ class CatalogueModel(RuleBasedStateMachine):
         #: What somebody who follows the updates knows.
         self.followed: dict[str, CatalogueTopic] = {}
         self.followed_brokers: dict[str, dict[str, str]] = {}
+        self.acls: set[Acl] = set()
+        self.followed_acls: list[AccessRule] = []
 
     @initialize()
     def begin(self) -> None:
@@ -90,6 +120,8 @@ class CatalogueModel(RuleBasedStateMachine):
             self.followed.pop(name, None)
         self.followed.update({topic.name: topic for topic in update.topics})
         self.followed_brokers.update(update.broker_configs)
+        if update.acls is not None:
+            self.followed_acls = list(update.acls)
 
     def ask(self, operation: str, arguments: Struct) -> Any:
         results, update = self.catalogue.apply(operation, arguments)
@@ -188,6 +220,20 @@ class CatalogueModel(RuleBasedStateMachine):
         assert block.first == self.next_producer_id
         self.next_producer_id += block.count
 
+    @rule(acls=st.lists(ACLS, max_size=3))
+    def create_acls(self, acls: list[Acl]) -> None:
+        results = self.ask("create_acls", CreateAcls(acls=tuple(acls)))
+        for acl, result in zip(acls, results.results, strict=True):
+            assert result.error == (0 if acl.resource_name else 42)
+        self.acls.update(acl for acl in acls if acl.resource_name)
+
+    @rule(filters=st.lists(ACLS, max_size=2))
+    def delete_acls(self, filters: list[Acl]) -> None:
+        results = self.ask("delete_acls", DeleteAcls(filters=tuple(_exactly(acl) for acl in filters)))
+        for acl, result in zip(filters, results.results, strict=True):
+            assert set(result.acls) == self.acls & {acl}
+        self.acls.difference_update(filters)
+
     @rule(hours=st.sampled_from([0, 1, 200]))
     def maintain(self, hours: int) -> None:
         self.clock.ms += hours * 3_600_000
@@ -217,6 +263,7 @@ class CatalogueModel(RuleBasedStateMachine):
         for node, values in self.broker.items():
             assert dict(image.broker_configs(node)) == values
         assert image.next_producer_id == self.next_producer_id
+        assert sorted(map(repr, map(acl_of, image.acls.values()))) == sorted(map(repr, self.acls))
         places = {(topic.topic_id, number) for topic in image.topics.values() for number in topic.partitions}
         assert set(self.catalogue._places) == places
 
@@ -227,12 +274,18 @@ class CatalogueModel(RuleBasedStateMachine):
         assert self.followed == {topic.name: topic for topic in full.topics}
         followed = {node: values for node, values in self.followed_brokers.items() if values}
         assert followed == full.broker_configs
+        assert sorted(map(repr, self.followed_acls)) == sorted(map(repr, full.acls or ()))
 
 
 TestCatalogueModel = CatalogueModel.TestCase
 
 
 # ---- crashes
+
+
+_ACL = Acl(
+    resource_type=2, resource_name="x", pattern_type=3, principal="User:a", host="*", operation=3, permission=3
+)  # fmt: skip
 
 
 def _life(catalogue: Catalogue, done: list[MetadataImage]) -> None:
@@ -245,7 +298,9 @@ def _life(catalogue: Catalogue, done: list[MetadataImage]) -> None:
         ))),
         ("create_partitions", CreatePartitions(topics=(MorePartitions(name="y", count=2),))),
         ("allocate_producer_ids", AllocateProducerIds()),
+        ("create_acls", CreateAcls(acls=(_ACL, msgspec.structs.replace(_ACL, host="10.0.0.0/8")))),
         ("delete_topics", DeleteTopics(topics=(("x", NO_ID),))),
+        ("delete_acls", DeleteAcls(filters=(_exactly(_ACL),))),
         ("create_topics", CreateTopics(topics=(NewTopic(name="x"),))),
     ]  # fmt: skip
     for operation, arguments in steps:
@@ -263,7 +318,7 @@ def _content(image: MetadataImage) -> tuple[object, ...]:
         for name, topic in image.topics.items()
     }
     configs = {resource: values for resource, values in image.configs.items() if values}
-    return topics, configs, image.next_producer_id, image.features
+    return topics, configs, image.next_producer_id, image.features, sorted(map(repr, image.acls.values()))
 
 
 @pytest.mark.parametrize("after", [False, True])

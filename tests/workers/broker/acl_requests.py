@@ -157,6 +157,7 @@ REQUESTS: dict[str, tuple[int, range, Body]] = {
     ]}),
     "FindCoordinator of a group": (10, range(0, 7), {"key_type": 0, "key": "g", "coordinator_keys": ["g", "h", ""]}),
     "FindCoordinator of a transaction": (10, range(1, 7), {"key_type": 1, "key": "tx", "coordinator_keys": ["tx", "ty"]}),
+    "FindCoordinator of a share group": (10, range(5, 7), {"key_type": 2, "coordinator_keys": ["s:AAAAAAAAAAAAAAAAAAAABA:0"]}),
     "FindCoordinator of nothing": (10, range(1, 7), {"key_type": 5, "key": "tx", "coordinator_keys": ["tx"]}),
     "JoinGroup": (11, range(0, 10), join_body("j")),
     "JoinGroup as a member": (11, range(0, 10), join_body("j", "somebody")),

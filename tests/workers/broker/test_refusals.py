@@ -42,6 +42,7 @@ CODES: dict[str, str] = {
     "OffsetFetch by id": "30",
     "FindCoordinator of a group": "30",
     "FindCoordinator of a transaction": "53",
+    "FindCoordinator of a share group": "31",
     "FindCoordinator of nothing": "42",
     "JoinGroup": "30",
     "JoinGroup as a member": "30",

@@ -44,8 +44,12 @@ async def _find(context: Context, header: RequestHeader, kind: int, key: str) ->
         message = "" if header.version >= _BATCHED else _DENIED[resource].name
         return _refused(key, _DENIED[resource], message)
     if kind not in (_GROUP, _TRANSACTION, _SHARE) or (kind == _SHARE and header.version < _WITH_SHARES):
-        return _refused(key, ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {kind}")
+        # Of a type that it knows Kafka says nothing where several keys are asked for.
+        message = "" if kind == _SHARE and header.version >= _BATCHED else f"there is no coordinator of type {kind}"
+        return _refused(key, ErrorCode.INVALID_REQUEST, message)
     if kind == _SHARE:
+        if not context.part(Authorizer).allows(header, Operation.CLUSTER_ACTION, Resource.CLUSTER):
+            return _refused(key, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
         # Any other code would have clients ask for ever.
         return _refused(key, ErrorCode.UNSUPPORTED_VERSION, "this broker does not serve share groups")
     coordinator: GroupCoordinator | TransactionCoordinator

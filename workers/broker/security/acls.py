@@ -55,7 +55,7 @@ async def describe_acls(context: Context, header: RequestHeader, request: Any) -
         "resources": [
             {"resource_type": kind, "resource_name": name, "pattern_type": pattern, "acls": acls}
             for (kind, name, pattern), acls in sorted(resources.items())
-        ]
+        ],
     }
 
 

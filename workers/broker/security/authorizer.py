@@ -8,7 +8,7 @@ Only what clients ask is looked at: what the broker does on its own needs nobody
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from compactd.config.authorization import parse_super_users
 from compactd.workers.acl_messages import CLUSTER_NAME, Operation, Resource
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CLUSTER_NAME", "NOT_ASKED", "Authorizer", "Operation", "Resource"]
 
+_T = TypeVar("_T")
 _LOGGER = logging.getLogger(__name__)
 
 #: Authorized operations, where the client did not want to know.
@@ -86,6 +87,8 @@ class Authorizer:
         self._acls: tuple[AccessRule, ...] | None = None
         self._rules = AccessRules()
         self._decided: dict[_Question, bool] = {}
+        #: Of questions about ANY operation: bits.
+        self._operations: dict[_Question, int] = {}
         self._logged: dict[_Question, float] = {}
 
     def allows(
@@ -109,7 +112,8 @@ class Authorizer:
             self._renew()
         allowed = self._decided.get(question)
         if allowed is None:
-            allowed = self._remember(question)
+            allowed = self._decide(question)
+            _remember(self._decided, question, allowed)
         if log and not allowed:
             self._log_refusal(question, header)
         return allowed
@@ -122,11 +126,19 @@ class Authorizer:
         """What the client may do with a resource: bits, by the numbers of operations (KIP-430)."""
         if not self.enabled:
             return _EVERYTHING[resource]
-        return sum(
-            1 << operation
-            for operation in _SUPPORTED[resource]
-            if self.allows(header, operation, resource, name, log=False)
-        )
+        peer = header.peer
+        if self._image.acls is not self._acls:
+            self._renew()
+        question = (peer.principal, peer.host, Operation.ANY, resource, name)
+        found = self._operations.get(question)
+        if found is None:
+            found = sum(
+                1 << operation
+                for operation in _SUPPORTED[resource]
+                if self._decide((peer.principal, peer.host, operation, resource, name))
+            )
+            _remember(self._operations, question, found)
+        return found
 
     def cluster_operations(self, header: RequestHeader) -> int:
         """What the client may do with the cluster: nothing that is told to whom may not describe it."""
@@ -140,15 +152,8 @@ class Authorizer:
         self._acls = self._image.acls
         self._rules = AccessRules(self._acls)
         self._decided.clear()
+        self._operations.clear()
         self._logged.clear()
-
-    def _remember(self, question: _Question) -> bool:
-        allowed = self._decide(question)
-        if len(question[-1]) <= _LONGEST_NAME:
-            if len(self._decided) >= _MOST_DECISIONS:
-                self._decided.clear()
-            self._decided[question] = allowed
-        return allowed
 
     def _decide(self, question: _Question) -> bool:
         principal, host, operation, resource, name = question
@@ -169,9 +174,7 @@ class Authorizer:
         now = self._time()
         if now - self._logged.get(shown, -_LOG_SECONDS) < _LOG_SECONDS:
             return
-        if len(self._logged) >= _MOST_DECISIONS:
-            self._logged.clear()
-        self._logged[shown] = now
+        _remember(self._logged, shown, now)
         rule = None if name == _SOME else self._rules.decide(*question).rule
         _LOGGER.info(
             "%s may not %s",
@@ -188,3 +191,11 @@ class Authorizer:
                 }
             },
         )
+
+
+def _remember(known: dict[_Question, _T], question: _Question, answer: _T) -> None:
+    if len(question[-1]) > _LONGEST_NAME:
+        return
+    if len(known) >= _MOST_DECISIONS:
+        known.clear()
+    known[question] = answer
