@@ -16,8 +16,8 @@ from typing import Any
 from compactd.config.errors import CorruptFileError, RefusedError
 from compactd.coordinator.leadership import Bootstrap
 from compactd.storage import files, names
-from compactd.storage.log_copy import forget_origin, origin_of
 from compactd.storage.log_dir import LogDir, MetaProperties
+from compactd.storage.log_exchange import forget_origin, origin_of
 from compactd.storage.metadata.format import format_log_dirs, random_id
 from compactd.storage.metadata.load import LoadedImage
 from compactd.storage.metadata.log import METADATA_DIR

@@ -15,8 +15,9 @@ from compactd.config.errors import CompactdError, FaultError, LogDirLockedError,
 from compactd.config.settings import StorageConfig, TopicConfig
 from compactd.storage import files, names
 from compactd.storage.log import PartitionLog, Resources
-from compactd.storage.log_copy import CHUNK, LogCopy, exchange, forget_origin, future_copies, origin_of
+from compactd.storage.log_copy import CHUNK, LogCopy
 from compactd.storage.log_dir_session import LoadOutcome, LogDirSession, load_requests
+from compactd.storage.log_exchange import exchange, forget_origin, future_copies, origin_of
 from compactd.storage.managed_dir import DoomedDir, ManagedDir, remove_tree
 from compactd.storage.names import TopicPartition
 from compactd.storage.placement import assigned_log_dir, log_dirs_by_load

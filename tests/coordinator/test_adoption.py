@@ -13,8 +13,8 @@ import pytest
 from compactd.config.errors import CompactdError, CorruptFileError, RefusedError
 from compactd.coordinator.catalogue import Catalogue
 from compactd.storage import names
-from compactd.storage.log_copy import MOVED_FROM
 from compactd.storage.log_dir import LogDir
+from compactd.storage.log_exchange import MOVED_FROM
 from compactd.storage.metadata.metadata_log import MetadataLog
 from compactd.storage.metadata.record_types import MetadataRecord, RecordType
 from compactd.storage.metadata.snapshots import place_snapshot, snapshot_bytes

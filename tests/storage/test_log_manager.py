@@ -14,8 +14,8 @@ from compactd.config.settings import StorageConfig, TopicConfig
 from compactd.storage import files, names
 from compactd.storage.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, OffsetCheckpoint
 from compactd.storage.log import PartitionLog
-from compactd.storage.log_copy import MOVED_FROM
 from compactd.storage.log_dir import LogDir, MetaProperties
+from compactd.storage.log_exchange import MOVED_FROM
 from compactd.storage.log_manager import LogManager
 from compactd.storage.managed_dir import remove_tree
 from compactd.storage.names import TopicPartition

@@ -13,7 +13,8 @@ from compactd.config.errors import CompactdError
 from compactd.storage import names
 from compactd.storage.loader import load_log
 from compactd.storage.log import PartitionLog, Resources
-from compactd.storage.log_copy import LogCopy, finish_interrupted, forget_origin, is_copy
+from compactd.storage.log_copy import LogCopy
+from compactd.storage.log_exchange import finish_interrupted, forget_origin, is_copy
 from compactd.storage.names import TopicPartition
 from compactd.workers.clock import Clock
 from compactd.workers.messages import PartitionAssignment

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, TypeVar
 from compactd.config.errors import CompactdError, StorageIOError
 from compactd.storage import files, names
 from compactd.storage.log import PartitionLog
-from compactd.storage.log_copy import CHUNK, LogCopy, exchange, forget_origin, future_copies
+from compactd.storage.log_copy import CHUNK, LogCopy
+from compactd.storage.log_exchange import exchange, forget_origin, future_copies
 from compactd.storage.names import TopicPartition
 from compactd.workers.broker.context import CatalogueRefusedError
 from compactd.workers.broker.errors import ErrorCode
@@ -227,7 +228,7 @@ class Moves:
     async def _exchange(
         self, move: Move, log: PartitionLog, moved: PartitionLog, recorded: bool
     ) -> StorageIOError | None:
-        """See log_copy.exchange. Where the copy can't be renamed, the catalogue is told before anything is appended."""
+        """See log_exchange.exchange. Where the copy can't be renamed, the catalogue is told before anything is appended."""
         try:
             return await self._in_thread(lambda: exchange(log, moved, recorded=recorded))
         except StorageIOError:

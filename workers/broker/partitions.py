@@ -11,7 +11,7 @@ from compactd.config.errors import CompactdError, LogError, StorageIOError
 from compactd.config.settings import TopicConfig
 from compactd.storage import names
 from compactd.storage.log import PartitionLog
-from compactd.storage.log_copy import forget_origin
+from compactd.storage.log_exchange import forget_origin
 from compactd.workers.broker import cleaning, collector
 from compactd.workers.broker.context import Sends
 from compactd.workers.broker.errors import ErrorCode

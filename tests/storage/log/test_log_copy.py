@@ -15,9 +15,9 @@ from compactd.config.settings import TopicConfig
 from compactd.storage import files, names
 from compactd.storage.loader import load_log
 from compactd.storage.log import PartitionLog
-from compactd.storage.log_copy import (
+from compactd.storage.log_copy import LogCopy
+from compactd.storage.log_exchange import (
     MOVED_FROM,
-    LogCopy,
     exchange,
     finish_interrupted,
     forget_origin,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compactd.storage import files, names
-from compactd.storage.log_copy import MOVED_FROM
+from compactd.storage.log_exchange import MOVED_FROM
 from tests.file_faults import Call, FaultyLayer
 from tests.workers.broker.batches import batch, fetch, produce, records_of
 from tests.workers.broker.catalogue_harness import CatalogueBroker
