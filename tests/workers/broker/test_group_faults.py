@@ -223,3 +223,75 @@ def test_groups_after_a_recovery_without_an_orderly_stop(dirs: list[Path]) -> No
         broker.create(OFFSETS_TOPIC, 1, topic_id=parse_uuid(identity), cleanup_policy="compact")
         until_loaded(client)
         assert fetched(client, "g", None) == {("t", 0): 17}
+
+
+# ---- groups of the consumer protocol
+
+
+def beat(client: RawClient, epoch: int, group: str = "g", **more: Any) -> Any:
+    body: dict[str, Any] = {"group_id": group, "member_id": "m", "member_epoch": epoch, "topic_partitions": None}
+    if epoch == 0:
+        body |= {"rebalance_timeout": 300_000, "subscribed_topic_names": ["t"], "topic_partitions": []}
+    return client.ask(68, 1, body | more)
+
+
+def test_a_heartbeat_that_cannot_be_written_is_refused(
+    dirs: list[Path], broker: InProcessBroker, client: RawClient
+) -> None:  # fmt: skip
+    assert beat(client, 0).error_code == 0
+    with files.replaced(_NoWrites("/bad/")):
+        answer = beat(client, 2, subscribed_topic_names=[])
+        assert (answer.error_code, answer.assignment) == (16, None)
+        failed = broker.channel.wait_for(lambda message: isinstance(message, LogDirFailed))
+    assert failed.log_dir == str(dirs[1])
+    assert beat(client, 2).error_code == 16
+    assert client.ask(69, 1, {"group_ids": ["g"]}).groups[0].error_code == 16
+
+
+def test_a_heartbeat_while_groups_are_loaded_has_to_wait(broker: InProcessBroker, client: RawClient) -> None:
+    assert beat(client, 0).error_code == 0
+
+    def forget(context: Any) -> None:
+        context.part(GroupCoordinator)._shards.clear()
+
+    broker.in_loop(forget)
+    assert beat(client, 2).error_code == 14
+    assert beat(client, -1).error_code == 14
+
+
+def test_consumer_groups_are_coordinated_by_the_owner_of_their_partition(dirs: list[Path]) -> None:
+    with InProcessBroker(dirs, QUICK, nodes=2) as broker:
+        broker.create("t", 2)
+        broker.create(OFFSETS_TOPIC, 2, others={1: 1}, cleanup_policy="compact")
+        groups = {partition_of(name, 2): name for name in ("a", "b", "c")}
+        with broker.connect() as client:
+            end = time.monotonic() + WAIT_SECONDS
+            while beat(client, 0, groups[0]).error_code:
+                assert time.monotonic() < end
+            assert beat(client, 0, groups[1]).error_code == 16
+
+
+def test_without_the_feature_there_are_no_consumer_groups(dirs: list[Path]) -> None:
+    both = ({**QUICK, "group.coordinator.rebalance.protocols": "classic"}, QUICK)
+    for log_dir, settings in zip(dirs, both, strict=True):
+        with InProcessBroker([log_dir], settings) as broker, broker.connect() as client:
+            broker.create("t", 1)
+            broker.create(OFFSETS_TOPIC, 1, cleanup_policy="compact")
+            until_loaded(client)
+
+            def turn_off(context: Any) -> None:
+                context.image.features = {**context.image.features, "group.version": 0}
+
+            if "group.coordinator.rebalance.protocols" not in settings:
+                assert beat(client, 0).error_code == 0
+                broker.in_loop(turn_off)
+            assert beat(client, 0).error_code == 35
+            assert client.ask(69, 1, {"group_ids": ["g"]}).groups[0].error_code == 35
+
+
+def test_a_consumer_group_whose_batch_cannot_be_flushed_is_not_acknowledged(durable: InProcessBroker) -> None:
+    with durable.connect() as client:
+        until_loaded(client)
+        assert beat(client, 0).error_code == 0
+        with files.replaced(_NoWrites("/bad/", ("fsync",))):
+            assert beat(client, 2, subscribed_topic_names=[]).error_code == 16

@@ -34,7 +34,7 @@ from compactd.workers.broker.groups.consumer.member import (
 )
 from compactd.workers.broker.groups.consumer.planning import Plan, Planner
 from compactd.workers.broker.groups.consumer.reconcile import Reported, Step
-from compactd.workers.broker.groups.consumer.regex import TopicPattern
+from compactd.workers.broker.groups.consumer.regex import compiled
 from compactd.workers.broker.groups.consumer.regex_syntax import RegexError
 from compactd.workers.broker.groups.member import NEVER, GroupError
 
@@ -388,22 +388,20 @@ def resolver(
     """What regular expressions stand for. Takes as long as it takes: for a thread."""
     found = {}
     for regex in regexes:
-        try:
-            topics = TopicPattern(regex).topics(names)
-        except RegexError:  # of a log: what members say is checked
-            topics = frozenset()
+        pattern = compiled(regex)
+        # One that is none comes from a log: what members say is checked.
+        topics: frozenset[str] = frozenset() if isinstance(pattern, RegexError) else pattern.topics(names)
         found[regex] = ResolvedRegex(topics, version, now_ms)
     return found
 
 
 def _check_regex(regex: str) -> None:
-    try:
-        TopicPattern(regex)
-    except RegexError as error:
+    found = compiled(regex)
+    if isinstance(found, RegexError):
         raise GroupError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {error}.",
-        ) from error
+            f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {found}.",
+        )
 
 
 def _check_epoch(member: ConsumerMember, epoch: int, owned: Reported) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 from compactd.workers.broker.groups.consumer.regex_syntax import (
@@ -21,10 +22,12 @@ from compactd.workers.broker.groups.consumer.regex_syntax import (
     parse,
 )
 
-#: Steps of an automaton. A thousand repetitions of a thousand are a mistake.
-MOST_STEPS = 100_000
-#: States that are remembered; then it begins anew.
-_MOST_REMEMBERED = 10_000
+#: Steps of an automaton: room for a choice of a thousand names. A thousand repetitions of a thousand are a mistake.
+MOST_STEPS = 20_000
+#: What is repeated more often than a name has characters is repeated often enough.
+_MOST_TURNS = 250
+#: Steps in all the states that are remembered; then it begins anew.
+_MOST_REMEMBERED = 200_000
 
 _States = frozenset[int]
 
@@ -48,6 +51,7 @@ class TopicPattern:
         self._end = self._new()
         self._start = self._compiled(parse(pattern, alphabet), self._end)
         self._seen: dict[tuple[_States, bool | None, str | None], _States | bool] = {}
+        self._remembered = 0
 
     def matches(self, name: str) -> bool:
         """Whether it stands for the whole name."""
@@ -73,8 +77,10 @@ class TopicPattern:
         return frozenset(name for name in names if self.matches(name))
 
     def _remember(self, key: tuple[_States, bool | None, str | None], value: _States | bool) -> _States | bool:
-        if len(self._seen) >= _MOST_REMEMBERED:
+        self._remembered += len(key[0]) + 1
+        if self._remembered > _MOST_REMEMBERED:
             self._seen.clear()
+            self._remembered = len(key[0]) + 1
         self._seen[key] = value
         return value
 
@@ -128,15 +134,16 @@ class TopicPattern:
         return self._repeated(node, end)
 
     def _repeated(self, node: Repeat, end: int) -> int:
+        least = min(node.least, _MOST_TURNS)
         if node.most is None:
             loop = self._new()
             self._steps[loop].next = [self._compiled(node.node, loop), end]
             end = loop
         else:
             last = end
-            for _ in range(node.most - node.least):
+            for _ in range(min(node.most, _MOST_TURNS) - least):
                 end = self._new(None, (self._compiled(node.node, end), last))
-        for _ in range(node.least):
+        for _ in range(least):
             end = self._compiled(node.node, end)
         return end
 
@@ -152,3 +159,12 @@ def _is_at(place: str, before: bool | None, char: str | None) -> bool:
     if place == "end":
         return char is None
     return (bool(before) != _is_word(char)) == (place == "word")
+
+
+@lru_cache(maxsize=64)
+def compiled(pattern: str) -> TopicPattern | RegexError:
+    """The pattern, or why there is none; members of a group say the same one again and again."""
+    try:
+        return TopicPattern(pattern)
+    except RegexError as error:
+        return error

@@ -13,6 +13,7 @@ from compactd.workers.broker.groups.consumer.heartbeat import Heartbeat, Heartbe
 from compactd.workers.broker.groups.consumer.member import JOINING, LEAVING, LEAVING_STATIC, MemberState
 from compactd.workers.broker.groups.consumer.migration import Migrations, end_of
 from compactd.workers.broker.groups.consumer.planning import GroupSettings, Plan
+from compactd.workers.broker.groups.consumer.regex import compiled
 from compactd.workers.broker.groups.consumer.topics import Topics
 from compactd.workers.broker.groups.group import ClassicGroup
 from compactd.workers.broker.groups.member import NEVER, GroupError, Join, Moment, State, SyncAnswer
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from compactd.workers.broker.groups.shard import Shard
 
 _LOGGER = logging.getLogger(__name__)
+
+#: A longer regular expression takes a while to compile.
+_LONG_REGEX = 100
 
 #: Whether whoever asks may know of a topic.
 Allowed = Callable[[str], bool]
@@ -58,6 +62,10 @@ class ConsumerGroups:
                 self.planner.plan(plan, request)
             return plan
 
+        if request.topic_regex is not None and len(request.topic_regex) > _LONG_REGEX:
+            # Compiled before anybody has to wait for it.
+            pattern = request.topic_regex
+            await self._context.in_thread(lambda: compiled(pattern))
         plan = await self.run(work)
         self._resolve(plan, allowed)
         return plan.answer
