@@ -118,7 +118,8 @@ class ConfigValues:
         entries = {
             entry.name: self._broker_entry(setting, entry)
             for setting in SETTINGS
-            if not setting.hidden
+            # What a plug-in of Kafka's reads is nothing that Kafka knows itself.
+            if not setting.hidden and not setting.plug_in
             for entry in setting.broker
         }
         hidden = {entry.name for setting in SETTINGS if setting.hidden for entry in setting.broker}

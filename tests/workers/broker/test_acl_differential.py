@@ -266,6 +266,15 @@ def test_what_a_guest_without_permission_is_told(pair: Pair, label: str, version
     pair.same(api, version, body)
 
 
+def test_settings_of_the_authorizer_are_told_alike(pair: Pair) -> None:
+    names = ["authorizer.class.name", "super.users", "allow.everyone.if.no.acl.found"]
+    for name in ("1", ""):
+        resource = {"resource_type": 4, "resource_name": name, "configuration_keys": names}
+        body = {"resources": [resource], "include_synonyms": True, "include_documentation": False}
+        kafka, ours = (side.plain(side.admin.ask(32, 4, body)) for side in pair.sides)
+        assert not list(_differences(kafka, ours))
+
+
 @pytest.mark.parametrize("changed", WEIRD_ACLS, ids=str)
 def test_acls_as_anybody_may_write_them(pair: Pair, changed: dict[str, Any]) -> None:
     pair.allow(on_cluster(Op.ALL))

@@ -18,7 +18,7 @@ from compactd.workers.broker.transactions.transaction import TopicPartitionKey
 async def write_markers(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
     """Markers of partitions of this broker, one producer after another; the errors of a producer are told together."""
     authorizer = context.part(Authorizer)
-    if not authorizer.allows(header, Operation.ALTER, Resource.CLUSTER) and not authorizer.allows(
+    if not authorizer.allows(header, Operation.ALTER, Resource.CLUSTER, log=False) and not authorizer.allows(
         header, Operation.CLUSTER_ACTION, Resource.CLUSTER
     ):
         denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
