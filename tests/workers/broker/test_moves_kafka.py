@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from compactd.storage import names
+from compactd.storage.metadata.format import format_log_dirs
 from compactd.workers.feature_messages import FeatureUpdate, UpdateFeatures
 from tests.file_faults import Call
 from tests.oracle.broker import Broker
@@ -184,3 +185,33 @@ def test_kafka_takes_our_features_over(oracle_classpath: str, tmp_path: Path) ->
         assert ours.catalogue.image.features["transaction.version"] == 2
         assert ours.catalogue.image.kraft_version == 1
         assert _values(client, len(written)) == written
+
+
+def test_kafka_goes_on_with_a_cluster_that_we_upgraded(oracle_classpath: str, tmp_path: Path) -> None:
+    """From metadata.version 14 to all that 4.4 has; what moves afterwards is recorded, where it could not be before."""
+    dirs = [tmp_path / "d1", tmp_path / "d2"]
+    format_log_dirs(dirs, node_id=1, now_ms=int(time.time() * 1000), features={"metadata.version": 14})
+    wanted = {
+        "metadata.version": 33, "kraft.version": 1, "group.version": 1, "transaction.version": 2, "share.version": 2,
+        "streams.version": 1, "eligible.leader.replicas.version": 1,
+    }  # fmt: skip
+    with CatalogueBroker(dirs, {"cleaner.free.space.margin": 0}) as ours, ours.connect() as client:
+        there = test_moves.Setting(ours, client)
+        rows = [{"feature": name, "max_version_level": level, "upgrade_type": 1} for name, level in wanted.items()]
+        answer = client.ask(57, 2, {"feature_updates": rows, "timeout": 9000, "validate_only": False})
+        assert answer.error_code == 0, answer
+        there.fill(5)
+        target = next(each for each in dirs if each != there.place)
+        assert there.move(target) == 0
+        there.arrived(target)
+        (state,) = ours.catalogue.image.topics["t"].partitions.values()
+        assert len(state.directories) == 1
+        written = there.written
+    kafka = Broker(oracle_classpath, tmp_path / "kafka", dirs)
+    with kafka, RawClient(int(kafka.bootstrap.split(":")[1])) as client:
+        told = client.ask(18, 4, {"client_software_name": "test", "client_software_version": "1"})
+        assert {each.name: each.max_version_level for each in told.finalized_features} == wanted
+        assert _values(client, len(written)) == written
+        assert _settled(client, dirs) == target
+    assert not _complaints(kafka)
+    assert not list(tmp_path.glob("*/*-stray"))
