@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from compactd.workers.broker.api_keys import DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS
@@ -75,33 +76,31 @@ async def list_transactions(context: Context, header: RequestHeader, request: An
             "unknown_state_filters": (),
             "transaction_states": (),
         }
-    ids = [transactional_id for shard in coordinator for transactional_id in shard.by_id]
+    allows = context.part(Authorizer).allows
+    keeps = _filter(context, request)
+    found = [
+        {
+            "transactional_id": each.transactional_id,
+            "producer_id": each.producer_id,
+            "transaction_state": each.state.title,
+        }
+        for shard in coordinator
+        for each in shard.by_id.values()
+        if keeps(each)
+        and allows(header, Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, each.transactional_id, log=False)
+    ]
+    pattern = getattr(request, "transactional_id_pattern", None)
     try:
-        fits = _pattern(getattr(request, "transactional_id_pattern", None), ids)
+        if pattern:
+            fitting = await context.part(_Matching).of(pattern, [str(row["transactional_id"]) for row in found])
+            found = [row for row in found if row["transactional_id"] in fitting]
     except RegexError:
         return {
             "error_code": ErrorCode.INVALID_REGULAR_EXPRESSION,
             "unknown_state_filters": (),
             "transaction_states": (),
         }
-    allows = context.part(Authorizer).allows
-    keeps = _filter(context, request)
-    return {
-        "error_code": ErrorCode.NONE,
-        "unknown_state_filters": unknown,
-        "transaction_states": [
-            {
-                "transactional_id": each.transactional_id,
-                "producer_id": each.producer_id,
-                "transaction_state": each.state.title,
-            }
-            for shard in coordinator
-            for each in shard.by_id.values()
-            if keeps(each)
-            and fits(each.transactional_id)
-            and allows(header, Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, each.transactional_id)
-        ],
-    }
+    return {"error_code": ErrorCode.NONE, "unknown_state_filters": unknown, "transaction_states": found}
 
 
 def _filter(context: Context, request: Any) -> Callable[[Transaction], bool]:
@@ -121,8 +120,16 @@ def _filter(context: Context, request: Any) -> Callable[[Transaction], bool]:
     return keeps
 
 
-def _pattern(pattern: str | None, ids: list[str]) -> Callable[[str], bool]:
-    """Of RE2, as Kafka uses it: whole ids have to fit. RegexError."""
-    if not pattern:
-        return lambda _: True
-    return TopicPattern(pattern, ALPHABET.union(*ids)).matches
+class _Matching:
+    """Which ids an expression stands for: any client may ask with any, so in a thread, and one at a time."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._lock = asyncio.Lock()
+
+    async def of(self, pattern: str, ids: Sequence[str]) -> Collection[str]:
+        """Of RE2, as Kafka uses it: whole ids have to fit. RegexError."""
+        async with self._lock:
+            return await self._context.in_thread(
+                lambda: TopicPattern(pattern, ALPHABET.union(*ids)).topics(ids)
+            )  # fmt: skip

@@ -5,6 +5,8 @@ Kafka's GroupMetadataManager, consumerGroupHeartbeat and what it calls. Everythi
 
 from __future__ import annotations
 
+import logging
+import logging
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +39,10 @@ from compactd.workers.broker.groups.consumer.reconcile import Reported, Step
 from compactd.workers.broker.groups.consumer.regex import compiled
 from compactd.workers.broker.groups.consumer.regex_syntax import RegexError
 from compactd.workers.broker.groups.member import NEVER, GroupError
+
+_LOGGER = logging.getLogger(__name__)
+
+_LOGGER = logging.getLogger(__name__)
 
 #: Regular expressions are not resolved more often than this.
 MIN_RESOLVE_MS = 10_000
@@ -389,8 +395,12 @@ def resolver(
     found = {}
     for regex in regexes:
         pattern = compiled(regex)
-        # One that is none comes from a log: what members say is checked.
-        topics: frozenset[str] = frozenset() if isinstance(pattern, RegexError) else pattern.topics(names)
+        topics: frozenset[str] = frozenset()
+        try:
+            # One that is none comes from a log: what members say is checked.
+            topics = topics if isinstance(pattern, RegexError) else pattern.topics(names)
+        except RegexError as error:
+            _LOGGER.warning("the expression %r stands for no topics: %s", regex, error)
         found[regex] = ResolvedRegex(topics, version, now_ms)
     return found
 

@@ -1,6 +1,7 @@
 """Which topics a regular expression of RE2 stands for, in time that grows with the names only, whatever the expression.
 
-The expression becomes a nondeterministic automaton, and that a deterministic one, as far as names lead through it.
+The expression becomes a nondeterministic automaton, and that a deterministic one, as far as names lead through it. What an
+expression may cost is limited: any client may send one.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from compactd.workers.broker.groups.consumer.regex_syntax import (
 
 #: Steps of an automaton: room for a choice of a thousand names. A thousand repetitions of a thousand are a mistake.
 MOST_STEPS = 20_000
+#: Steps that are gone through for the names of one question before it is given up: some seconds of one thread.
+MOST_WORK = 5_000_000
 #: What is repeated more often than a name has characters is repeated often enough.
 _MOST_TURNS = 250
 #: Steps in all the states that are remembered; then it begins anew.
@@ -42,11 +45,12 @@ class _Step:
 
 
 class TopicPattern:
-    """A compiled expression; RegexError where it is none."""
+    """A compiled expression; RegexError where it is none, or too large a one."""
 
     def __init__(self, pattern: str, alphabet: frozenset[str] = ALPHABET) -> None:
         """`alphabet`: the characters of the names."""
         self.pattern = pattern
+        self._work_left = MOST_WORK
         self._steps: list[_Step] = []
         self._end = self._new()
         self._start = self._compiled(parse(pattern, alphabet), self._end)
@@ -73,7 +77,8 @@ class TopicPattern:
         return bool(found)
 
     def topics(self, names: Iterable[str]) -> frozenset[str]:
-        """Those of the names that it stands for."""
+        """Those of the names that it stands for. RegexError where that takes too long."""
+        self._work_left = MOST_WORK
         return frozenset(name for name in names if self.matches(name))
 
     def _remember(self, key: tuple[_States, bool | None, str | None], value: _States | bool) -> _States | bool:
@@ -107,6 +112,9 @@ class TopicPattern:
                 if following not in reached:
                     reached.add(following)
                     todo.append(following)
+        self._work_left -= len(reached)
+        if self._work_left < 0:
+            raise RegexError("expression takes too long")
         return reached
 
     # ---- compiling
