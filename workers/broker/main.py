@@ -26,6 +26,7 @@ from compactd.workers.broker.moves import Moves
 from compactd.workers.broker.partitions import Partitions
 from compactd.workers.broker.peers import Peers
 from compactd.workers.broker.requests import load_handlers
+from compactd.workers.broker.security.authorizer import Authorizer
 from compactd.workers.broker.server import Limits, Server
 from compactd.workers.broker.transactions.coordinator import TransactionCoordinator
 from compactd.workers.clock import Clock
@@ -181,6 +182,7 @@ class Broker:
         if gone:
             self.context.topics_gone(gone)
         if update.full and self._listening:
+            self.context.part(Authorizer).introduce()
             # From here on clients can be told the truth.
             listening, self._listening = self._listening, []
             for endpoint, listener in listening:

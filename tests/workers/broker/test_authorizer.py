@@ -170,3 +170,21 @@ def test_a_refusal_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> 
     world.allows(Operation.WRITE)
     world.authorizer.allows_some(header(), Operation.WRITE, Resource.TOPIC)
     assert [fields["name"] for fields in logged()] == ["orders", "any"]
+
+
+def test_it_says_what_it_goes_by(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    off, on = World(authorizer_class_name=""), World(super_users="User:b;User:a")
+    off.authorizer.introduce()
+    assert not caplog.records
+    for world in (off, on):
+        world.acls(acl(Operation.READ))
+        world.authorizer.introduce()
+    warning, info = caplog.records
+    assert (warning.levelname, info.levelname) == ("WARNING", "INFO")
+    assert "authorizer.class.name is not set" in warning.getMessage()
+    assert getattr(info, "fields", None) == {
+        "super_users": "User:a,User:b",
+        "acls": 1,
+        "everyone_without_acls": False,
+    }

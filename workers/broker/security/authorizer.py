@@ -91,6 +91,17 @@ class Authorizer:
         self._operations: dict[_Question, int] = {}
         self._logged: dict[_Question, float] = {}
 
+    def introduce(self) -> None:
+        """Says what it goes by, when a broker starts. ACLs that nobody goes by, as of another broker's disks, are a warning."""
+        count = len(self._image.acls)
+        if self.enabled:
+            users = ",".join(sorted(self._super_users)) or "nobody"
+            fields = {"super_users": users, "acls": count, "everyone_without_acls": self._without_acls}
+            _LOGGER.info("clients may do what ACLs allow", extra={"fields": fields})
+        elif count:
+            text = "nobody goes by the ACLs of the catalogue: authorizer.class.name is not set, everybody may do everything"
+            _LOGGER.warning(text, extra={"fields": {"acls": count}})
+
     def allows(
         self,
         header: RequestHeader,
