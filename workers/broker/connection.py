@@ -74,6 +74,8 @@ class Connection:
         #: Answers, or a part of one, that are ready to be sent.
         self._out = bytearray()
         self._is_flush_planned = False
+        #: Among the server's `waiting`.
+        self._is_woken = False
         #: When something was received or sent last, and whether a request is being served (loop time, seconds).
         self.last_active = server.loop.time()
         self.is_serving = False
@@ -133,6 +135,7 @@ class Connection:
     async def send(self, encoded: Encoded) -> None:
         """Sends an answer now, before the connection is closed for it."""
         await self._send(encoded)
+        await self._flush()
 
     def logged_in(self, for_good: bool) -> None:
         """The client may send what others may; `for_good`: without a look whether it has to log in again."""
@@ -195,6 +198,9 @@ class Connection:
                 await self._wakeup
             finally:
                 self._wakeup = None
+                if self._is_woken:
+                    self._is_woken = False
+                    self._server.waiting -= 1
         return self._frames.popleft()
 
     def _start_reading(self) -> None:
@@ -210,6 +216,8 @@ class Connection:
     def _wake(self) -> None:
         if self._wakeup is not None and not self._wakeup.done():
             self._wakeup.set_result(None)
+            self._is_woken = True
+            self._server.waiting += 1
 
     def _readable(self) -> None:
         """Called by the loop. Stays registered while requests are served quickly; stops when more comes than is wanted."""
@@ -296,10 +304,10 @@ class Connection:
             else:
                 await self._flush(socket.MSG_MORE)
                 await self._send_bytes(part, 0 if number == last else socket.MSG_MORE)
-        if self._frames and len(self._out) <= _SMALL:
+        if (self._frames or self._server.waiting) and len(self._out) <= _SMALL:
             if not self._is_flush_planned:
                 self._is_flush_planned = True
-                self._loop.call_soon(self._flush_now)
+                self._server.flush_soon(self)
         else:
             await self._flush()
 
@@ -308,8 +316,8 @@ class Connection:
             out, self._out = self._out, bytearray()
             await self._send_bytes(out, flags)
 
-    def _flush_now(self) -> None:
-        """Called by the loop while a request is served: what is ready is not kept until that one is."""
+    def flush_now(self) -> None:
+        """Called by the loop, and maybe while another request is served: what is ready is not kept until that one is."""
         self._is_flush_planned = False
         if not self._out:
             return
@@ -326,7 +334,7 @@ class Connection:
 
     def _flush_later(self) -> None:
         self._loop.remove_writer(self._fd)
-        self._flush_now()
+        self.flush_now()
 
     async def _send_bytes(self, part: bytes | bytearray | memoryview, flags: int) -> None:
         try:

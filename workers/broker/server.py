@@ -27,6 +27,8 @@ _ACCEPT_AT_ONCE = 64
 #: The process has no descriptor left: try again after this.
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _PAUSE_SECONDS = 1.0
+#: Answers of so many clients are sent in a row.
+_FLUSHED_AT_ONCE = 32
 
 
 @dataclass(slots=True)
@@ -89,6 +91,9 @@ class Server:
         self._listeners = context.part(Listeners)
         self._sweep: asyncio.TimerHandle | None = None
         self._closing = False
+        #: Connections whose request has come and is not being served yet.
+        self.waiting = 0
+        self._to_flush: list[Connection] = []
         self._quotas = context.part(ConnectionQuotas)
         #: Sockets of addresses that connect too often: closed when their time has come.
         self._turned_away: set[socket.socket] = set()
@@ -201,6 +206,19 @@ class Server:
     def _turn_away(self, client: socket.socket) -> None:
         self._turned_away.discard(client)
         client.close()
+
+    def flush_soon(self, connection: Connection) -> None:
+        """Its answers are sent when those who wait are served, or so many are ready: work of a kind is quicker in a row."""
+        if not self._to_flush:
+            self.loop.call_soon(self._flush)
+        self._to_flush.append(connection)
+        if len(self._to_flush) >= _FLUSHED_AT_ONCE:
+            self._flush()
+
+    def _flush(self) -> None:
+        ready, self._to_flush = self._to_flush, []
+        for connection in ready:
+            connection.flush_now()
 
     def gone(self, connection: Connection) -> None:
         """A connection has ended."""
