@@ -6,7 +6,6 @@ Kafka's GroupMetadataManager, consumerGroupHeartbeat and what it calls. Everythi
 from __future__ import annotations
 
 import logging
-import logging
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,8 +38,6 @@ from compactd.workers.broker.groups.consumer.reconcile import Reported, Step
 from compactd.workers.broker.groups.consumer.regex import compiled
 from compactd.workers.broker.groups.consumer.regex_syntax import RegexError
 from compactd.workers.broker.groups.member import NEVER, GroupError
-
-_LOGGER = logging.getLogger(__name__)
 
 _LOGGER = logging.getLogger(__name__)
 
