@@ -13,6 +13,7 @@ from compactd.config.settings import DaemonConfig
 from compactd.workers.acl_messages import PatternType, Permission
 from compactd.workers.broker.image import CatalogueImage
 from compactd.workers.broker.requests import Peer, RequestHeader
+from compactd.workers.broker.security import authorizer as authorizer_module
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
 from compactd.workers.messages import AccessRule
 
@@ -188,3 +189,32 @@ def test_it_says_what_it_goes_by(caplog: pytest.LogCaptureFixture) -> None:
         "acls": 1,
         "everyone_without_acls": False,
     }
+
+
+@pytest.mark.parametrize("name", ["\0some", "some", "", "\ufffd"])
+def test_permission_for_one_group_is_none_for_a_group_with_an_odd_name(name: str) -> None:
+    world = World()
+    world.acls(acl(Operation.READ, "mine", resource=Resource.GROUP))
+    assert world.authorizer.allows_some(header(), Operation.READ, Resource.GROUP)
+    assert not world.allows(Operation.READ, Resource.GROUP, name)
+
+
+def test_what_stands_for_any_resource_is_no_name_that_a_client_can_send() -> None:
+    with pytest.raises(UnicodeEncodeError):
+        authorizer_module._SOME.encode()
+
+
+def test_a_flood_of_refusals_is_not_logged_one_by_one(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    world = World()
+    for number in range(1000):
+        assert not world.allows(Operation.READ, name=f"t{number}")
+    assert len(caplog.records) == 100
+    world.now += 1
+    caplog.clear()
+    # What was left out is no secret, and the next ones are logged again: those too that were not before.
+    assert not world.allows(Operation.READ, name="t999")
+    assert [record.getMessage() for record in caplog.records] == [
+        "900 more refusals were not logged: there were too many at once",
+        "User:alice may not READ",
+    ]

@@ -62,10 +62,11 @@ _EVERYTHING = {resource: sum(1 << each for each in operations) for resource, ope
 #: Decisions that are remembered; then all are made anew. Those about longer names are not remembered.
 _MOST_DECISIONS = 50_000
 _LONGEST_NAME = 300
-#: The same refusal is logged once in this time.
+#: The same refusal is logged once in this time; and so many in a second at most, whoever is refused what.
 _LOG_SECONDS = 60.0
-#: In place of a name: some resource of the type. No resource has this one.
-_SOME = "\0some"
+_MOST_LOGGED = 100
+#: In place of a name: some resource of the type. No client can send this one: it is nothing that UTF-8 could write.
+_SOME = "\ud800"
 #: A name with which Kafka finds out who may do everything.
 _ANY_NAME = "hardcode"
 
@@ -90,6 +91,9 @@ class Authorizer:
         #: Of questions about ANY operation: bits.
         self._operations: dict[_Question, int] = {}
         self._logged: dict[_Question, float] = {}
+        #: The second that is counted, what was logged in it, and what was not.
+        self._second = 0
+        self._told = self._untold = 0
 
     def introduce(self) -> None:
         """Says what it goes by, when a broker starts. ACLs that nobody goes by, as of another broker's disks, are a warning."""
@@ -183,7 +187,7 @@ class Authorizer:
         principal, host, operation, resource, name = question
         shown = (principal, host, operation, resource, name[:_LONGEST_NAME])
         now = self._time()
-        if now - self._logged.get(shown, -_LOG_SECONDS) < _LOG_SECONDS:
+        if now - self._logged.get(shown, -_LOG_SECONDS) < _LOG_SECONDS or not self._may_log(int(now)):
             return
         _remember(self._logged, shown, now)
         rule = None if name == _SOME else self._rules.decide(*question).rule
@@ -210,3 +214,15 @@ def _remember(known: dict[_Question, _T], question: _Question, answer: _T) -> No
     if len(known) >= _MOST_DECISIONS:
         known.clear()
     known[question] = answer
+
+    def _may_log(self, second: int) -> bool:
+        """One request can name a hundred thousand topics."""
+        if second != self._second:
+            if self._untold:
+                _LOGGER.info("%d more refusals were not logged: there were too many at once", self._untold)
+            self._second, self._told, self._untold = second, 0, 0
+        if self._told >= _MOST_LOGGED:
+            self._untold += 1
+            return False
+        self._told += 1
+        return True
