@@ -207,14 +207,6 @@ class Authorizer:
             },
         )
 
-
-def _remember(known: dict[_Question, _T], question: _Question, answer: _T) -> None:
-    if len(question[-1]) > _LONGEST_NAME:
-        return
-    if len(known) >= _MOST_DECISIONS:
-        known.clear()
-    known[question] = answer
-
     def _may_log(self, second: int) -> bool:
         """One request can name a hundred thousand topics."""
         if second != self._second:
@@ -226,3 +218,11 @@ def _remember(known: dict[_Question, _T], question: _Question, answer: _T) -> No
             return False
         self._told += 1
         return True
+
+
+def _remember(known: dict[_Question, _T], question: _Question, answer: _T) -> None:
+    if len(question[-1]) > _LONGEST_NAME:
+        return
+    if len(known) >= _MOST_DECISIONS:
+        known.clear()
+    known[question] = answer
