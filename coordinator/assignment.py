@@ -192,14 +192,13 @@ class Assignment:
 
     def _ask_for_release(self, owner: WorkerId, entries: list[Entry]) -> None:
         daemon = self._daemon
-        delays = {entry.name: daemon.topic_config(entry.name.topic).file_delete_delay_ms for entry in entries}
         request = ReleasePartitions(
             request_id=daemon.next_request_id(), partitions=tuple(str(entry.name) for entry in entries)
         )
 
         def answered(answer: Message) -> None:
             if isinstance(answer, PartitionsReleased):
-                daemon.delete_later(answer.directories, max(delays.values()))
+                daemon.delete_later(answer.directories, daemon.directory_delay_ms())
                 for entry in entries:
                     self._released(entry)
                 return
@@ -218,7 +217,7 @@ class Assignment:
         if not entry.place.log_dir or not daemon.dirs.is_online(log_dir):
             self._released(entry)
             return
-        delay = daemon.topic_config(entry.name.topic).file_delete_delay_ms
+        delay = daemon.directory_delay_ms()
 
         def done(marked: Path | None) -> None:
             if marked is not None:

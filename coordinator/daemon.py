@@ -127,6 +127,8 @@ class Daemon:
         #: The same by listener.
         self.endpoints: dict[WorkerId, tuple[Endpoint, ...]] = {}
         self.partitions = Partitions()
+        #: What `directory_delay_ms` was worked out of, and to what.
+        self._directory_delay: tuple[object, int] | None = None
         self._parts = parts
         self._command = command
         self._environment = dict(environment or {})
@@ -243,6 +245,13 @@ class Daemon:
 
     def topic_config(self, topic: str) -> TopicConfig:
         return self.partitions.configs.get(topic) or TopicConfig()
+
+    def directory_delay_ms(self) -> int:
+        """How long the directory of a deleted partition stays: what goes for all topics, as in Kafka (LogManager.deleteLogs)."""
+        known = (self.settings, self.partitions.broker_configs)
+        if self._directory_delay is None or self._directory_delay[0] != known:
+            self._directory_delay = (known, self.resolver().of("", {}).file_delete_delay_ms)
+        return self._directory_delay[1]
 
     def owner_of(self, partition: TopicPartition) -> WorkerId | None:
         entry = self.partitions.entries.get(partition)

@@ -164,8 +164,7 @@ class Startup:
         self._are_known = True
         for dirs in self._found.values():
             for directory in dirs.deleted:
-                topic = Path(directory).name.rpartition(".")[0].rpartition("-")[0]
-                daemon.delete_later((directory,), daemon.topic_config(topic).file_delete_delay_ms)
+                daemon.delete_later((directory,), daemon.directory_delay_ms())
         self._tell_offline()
         daemon.send_all("broker", daemon.partitions.full_update(self.nodes, self.endpoints))
         patience = daemon.every(_PATIENCE_MS, self._still_loading, first_ms=0)

@@ -38,6 +38,7 @@ class FakeDaemon:
         self.served: set[WorkerId] = set()
         self.asked: list[tuple[Any, Callable[[Message], None]]] = []
         self.deleted: list[str] = []
+        self.delays: set[int] = set()
         self.assignment = Assignment(self)  # type: ignore[arg-type]
 
     def ready(self, kind: str) -> list[WorkerId]:
@@ -58,6 +59,9 @@ class FakeDaemon:
     def topic_config(self, name: str) -> TopicConfig:
         return TopicConfig()
 
+    def directory_delay_ms(self) -> int:
+        return 1500
+
     def next_request_id(self) -> int:
         return len(self.asked) + 1
 
@@ -74,6 +78,7 @@ class FakeDaemon:
 
     def delete_later(self, paths: Sequence[str], delay_ms: int) -> None:
         self.deleted += paths
+        self.delays.add(delay_ms)
 
     def forget(self, log_dir: str, partitions: Sequence[TopicPartition]) -> None:
         return
@@ -152,6 +157,7 @@ def test_a_name_comes_back_only_when_its_directory_is_out_of_the_way(tmp_path: P
     assert daemon.kinds == ["AssignPartitions", "ReleasePartitions"]
     daemon.answer(1)
     assert daemon.deleted == ["t-0-delete"]
+    assert daemon.delays == {1500}, "what goes for all topics: the topic's own setting is gone with it"
     assert daemon.kinds == ["AssignPartitions", "ReleasePartitions", "AssignPartitions"]
     assert daemon.asked[2][0].partitions[0].topic_id == "3"
     daemon.answer(2)

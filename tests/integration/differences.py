@@ -74,6 +74,10 @@ GENERAL: tuple[tuple[str, str], ...] = (
         "waiting; compactd refuses them (INVALID_RECORD, INVALID_REQUEST).",
     ),
     (
+        "A fetch that waits, and whose offset is deleted meanwhile",
+        "compactd answers it at once (OFFSET_OUT_OF_RANGE), Kafka when its time is over.",
+    ),
+    (
         "Order of rows",
         "Kafka answers in the order of its hash maps, compactd in that of the request or of names; no client relies on it.",
     ),

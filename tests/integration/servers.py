@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tests.daemon.daemons import Daemon
 from tests.oracle.broker import Broker
 from tests.workers.broker.harness import RawClient
 
-LIST_OFFSETS, METADATA, CREATE_TOPICS = 2, 3, 19
+LIST_OFFSETS, METADATA, FIND_COORDINATOR, CREATE_TOPICS = 2, 3, 10, 19
 #: Nothing here takes as long.
 PATIENCE_SECONDS = 90.0
 T = TypeVar("T")
@@ -37,9 +37,9 @@ SETTINGS: dict[str, object] = {
 }
 
 
-def until(ask: Callable[[], T], what: str) -> T:
+def until(ask: Callable[[], T], what: str, seconds: float = PATIENCE_SECONDS) -> T:
     """Asks until the answer is true; the test fails when it never is."""
-    end = time.monotonic() + PATIENCE_SECONDS
+    end = time.monotonic() + seconds
     while not (answer := ask()):
         assert time.monotonic() < end, f"{what} never came"
         time.sleep(0.05)
@@ -76,19 +76,34 @@ class Server:
             until(lambda: self._leads(client, topic, partitions), f"leaders of {topic}")
 
     def _leads(self, client: RawClient, topic: str, partitions: int) -> bool:
-        # Kafka tells its metadata before the partitions have taken the lead, and the other way round.
-        rows = [{"partition_index": number, "timestamp": -1} for number in range(partitions)]
-        offsets = client.ask(LIST_OFFSETS, 1, {"replica_id": -1, "topics": [{"name": topic, "partitions": rows}]})
         told = client.ask(METADATA, 9, {"topics": [{"name": topic}]}).topics[0].partitions
-        codes = [int(each.error_code) for each in (*offsets.topics[0].partitions, *told)]
-        return not any(codes) and [each.leader_id for each in told] == [1] * partitions
+        if len(told) != partitions or any(each.error_code != 0 for each in told):
+            return False
+        # Kafka tells its metadata before the partitions have taken the lead, and the other way round.
+        return all(self._offset(topic, number, -1, 0).error_code == 0 for number in range(partitions))
+
+    def connect_to_leader(self, topic: str, partition: int) -> RawClient:
+        """compactd's workers are brokers of their own."""
+        with self.connect() as client:
+            told = client.ask(METADATA, 9, {"topics": [{"name": topic}]})
+        leader = next(each.leader_id for each in told.topics[0].partitions if each.partition_index == partition)
+        return RawClient(next(each.port for each in told.brokers if each.node_id == leader))
+
+    def connect_to_coordinator(self, group: str) -> RawClient:
+        with self.connect() as client:
+            found = client.ask(FIND_COORDINATOR, 3, {"key": group, "key_type": 0})
+        assert found.error_code == 0, found
+        return RawClient(found.port)
+
+    def _offset(self, topic: str, partition: int, timestamp: int, isolation: int) -> Any:
+        row = {"name": topic, "partitions": [{"partition_index": partition, "timestamp": timestamp}]}
+        with self.connect_to_leader(topic, partition) as client:
+            answer = client.ask(LIST_OFFSETS, 7, {"replica_id": -1, "isolation_level": isolation, "topics": [row]})
+        return answer.topics[0].partitions[0]
 
     def offsets(self, topic: str, partition: int = 0, timestamp: int = -1, isolation: int = 0) -> int:
         """ListOffsets: -1 the end, -2 the start."""
-        row = {"name": topic, "partitions": [{"partition_index": partition, "timestamp": timestamp}]}
-        with self.connect() as client:
-            answer = client.ask(LIST_OFFSETS, 7, {"replica_id": -1, "isolation_level": isolation, "topics": [row]})
-        found = answer.topics[0].partitions[0]
+        found = self._offset(topic, partition, timestamp, isolation)
         assert found.error_code == 0, found
         offset: int = found.offset
         return offset
@@ -101,10 +116,10 @@ class Server:
 
 
 @contextmanager
-def compactd(directory: Path) -> Iterator[Server]:
-    """`compactd serve` with all its processes; it has to stop in good order."""
+def compactd(directory: Path, **more: object) -> Iterator[Server]:
+    """`compactd serve` with all its processes; it has to stop in good order. `more`: settings with underscores for dots."""
     directory.mkdir()
-    settings = {name.replace(".", "_"): value for name, value in SETTINGS.items()}
+    settings = {name.replace(".", "_"): value for name, value in SETTINGS.items()} | more
     with Daemon(directory, **settings) as daemon:
         yield Server("compactd", daemon.bootstrap, tuple(daemon.dirs))
         daemon.stop()

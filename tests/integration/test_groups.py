@@ -19,7 +19,7 @@ _CONSUMER = [(name, "consumer") for name in ("java", "librdkafka", "franz-go")]
 
 def committed(server: Server, group: str) -> dict[tuple[str, int], int]:
     """Offsets of a group, by topic and partition."""
-    with server.connect() as raw:
+    with server.connect_to_coordinator(group) as raw:
         found = raw.ask(OFFSET_FETCH, 9, {"groups": [{"group_id": group, "topics": None}]}).groups[0]
     assert found.error_code == 0, found
     return {

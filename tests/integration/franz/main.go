@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -111,7 +112,7 @@ func serve(q *request, answer map[string]any) error {
 }
 
 func options(q *request, more ...kgo.Opt) []kgo.Opt {
-	return append([]kgo.Opt{kgo.SeedBrokers(q.Bootstrap), kgo.ClientID("franz"), kgo.RetryTimeout(60 * time.Second)}, more...)
+	return append([]kgo.Opt{kgo.SeedBrokers(strings.Split(q.Bootstrap, ",")...), kgo.ClientID("franz"), kgo.RetryTimeout(60 * time.Second)}, more...)
 }
 
 func producing(q *request) []kgo.Opt {
