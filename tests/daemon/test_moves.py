@@ -241,3 +241,41 @@ def test_a_disk_that_is_too_small_keeps_the_move_waiting(tmp_path: Path, small_d
         assert not daemon.status().offline
         assert place_of(daemon, f"large-{number}") == daemon.dirs[0]
         daemon.stop()
+
+
+def test_the_broker_is_killed_at_each_step(tmp_path: Path) -> None:
+    """As soon as the directories show that a step is done; the coordinator and its catalogue live on."""
+    steps = (
+        "{target}/large-0.*-future",
+        "{target}/large-0.*-future/.moved-from",
+        "{source}/large-0.*-delete",
+        "{target}/large-0",
+    )
+    with serving(tmp_path) as daemon:
+        daemon.create_topic("large", 1, file_delete_delay_ms=500)
+        port = int(daemon.bootstrap.rsplit(":", 1)[1])
+        written = [os.urandom(200_000) for _ in range(10)]
+        with RawClient(port) as client:
+            for value in written:
+                assert produce(client, batch([value]), "large").error_code == 0
+        for step in steps:
+            source = until(lambda: place_of(daemon, "large-0"), "its place")
+            target = other(daemon, source)
+            until(lambda: not daemon.strays(), "the removal of what was moved before")
+            pattern = step.format(source=source.name, target=target.name)
+            pid = daemon.pids()["broker-0"]
+            assert move(daemon, "large-0", target) == 0
+            # A step that is over before it is seen is as good as the next one.
+            end = time.monotonic() + PATIENCE_SECONDS
+            while not list(tmp_path.glob(pattern)) and place_of(daemon, "large-0") != target:
+                assert time.monotonic() < end, pattern
+            os.kill(pid, signal.SIGKILL)
+            until(lambda pid=pid: daemon.pids().get("broker-0", pid) != pid, "another broker")  # type: ignore[misc]
+            # What was begun is gone on with.
+            until(lambda target=target: place_of(daemon, "large-0") == target, f"the end of the move, killed at {step}")  # type: ignore[misc]
+            until(lambda: not daemon.status().offline, "its partition")
+            assert [record.value for record in daemon.records("large")] == written, step
+            with RawClient(port) as client:
+                written.append(b"after " + step.encode())
+                assert produce(client, batch([written[-1]]), "large").error_code == 0
+        daemon.stop()
