@@ -180,7 +180,8 @@ def test_find_coordinator_in_every_version(broker: CatalogueBroker, client: RawC
 def test_coordinators_that_are_not_here(client: RawClient, version: int, kind: int, error: int) -> None:
     answer = client.ask(FIND, version, {"key_type": kind, "coordinator_keys": ["g"]}).coordinators[0]
     assert (answer.error_code, answer.node_id, answer.host, answer.port) == (error, -1, "", -1)
-    assert answer.error_message
+    # Kafka says nothing of a type that it knows.
+    assert bool(answer.error_message) == ((version, kind) != (5, 2))
 
 
 # ---- membership

@@ -200,7 +200,6 @@ def test_ids_are_never_given_twice_across_restarts_and_blocks(log_dir: Path) -> 
         ({"producer_id": 5}, 42),
         ({"producer_epoch": 5}, 42),
         ({"transactional_id": ""}, 42),
-        ({"transactional_id": "tx"}, 35),
     ],
 )
 def test_producers_that_get_no_id(client: RawClient, body: dict[str, Any], error: int) -> None:
