@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from compactd.storage.kernel.interface import AbortedTransaction
@@ -137,7 +138,13 @@ def _read_topic(data: memoryview, position: int, version: int) -> tuple[TopicKey
     raw = bytes(data[position : position + 16])
     if len(raw) < 16:
         raise ValueError("an id reaches over the end")
-    return (None if raw == _NO_UUID else uuid.UUID(bytes=raw)), position + 16
+    return (None if raw == _NO_UUID else _uuid_of(raw)), position + 16
+
+
+@lru_cache(4096)
+def _uuid_of(raw: bytes) -> uuid.UUID:
+    """Making one takes longer than finding it; most requests name the same few."""
+    return uuid.UUID(bytes=raw)
 
 
 def _read_text(data: memoryview, position: int, flexible: bool) -> tuple[str, int]:
@@ -152,7 +159,10 @@ def _read_text(data: memoryview, position: int, flexible: bool) -> tuple[str, in
 
 
 def _read_count(data: memoryview, position: int, flexible: bool) -> tuple[int, int]:
-    if flexible:
+    if flexible and 0 < data[position] < 0x80:
+        # One byte, mostly.
+        count, position = data[position] - 1, position + 1
+    elif flexible:
         count, position = read_uvarint(data, position)
         count -= 1
     else:
