@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compactd.workers.broker.requests import load_handlers
 from compactd.workers.broker.security import scram
 from compactd.workers.broker.security.login import LoginError, LoginRefusedError
 from compactd.workers.broker.security.plain import PlainLogin
@@ -191,6 +192,36 @@ def test_users_of_plain_change_without_a_restart(broker: InProcessBroker) -> Non
     with broker.connect("SASL_PLAINTEXT") as client:
         handshake(client, "PLAIN")
         assert authenticate(client, plain_token("alice", "secret")).error_code == 58
+
+
+def test_who_logs_in_again_needs_the_password_of_now(log_dir: Path) -> None:
+    with InProcessBroker([log_dir], {**_SETTINGS, "connections.max.reauth.ms": 60_000}) as broker:
+        with broker.connect("SASL_PLAINTEXT") as stays, broker.connect("SASL_PLAINTEXT") as leaves:
+            log_in(stays, "alice", "secret")
+            log_in(leaves, "bob", "other")
+            broker.channel.put(Reconfigure(settings={_JAAS: f'{_MODULE} required user_alice="fresh";'}))
+            end = time.monotonic() + 10
+            while "fresh" not in broker.in_loop(lambda context: context.config.listener_settings.get(_JAAS, "")):
+                assert time.monotonic() < end
+            log_in(stays, "alice", "fresh")
+            assert stays.ask(METADATA, 9, {"topics": []}).cluster_id == CLUSTER_ID
+            handshake(leaves, "PLAIN")
+            assert authenticate(leaves, plain_token("bob", "other")).error_code == 58
+            assert leaves.is_closed()
+
+
+def test_whatever_is_sent_in_place_of_a_token_is_no_bug(
+    broker: InProcessBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    for api in load_handlers().apis.values():
+        for version in {api.min_version, api.max_version}:
+            for before in ((), (SASL_HANDSHAKE,)):
+                with broker.connect("SASL_PLAINTEXT") as client:
+                    for _ in before:
+                        handshake(client, "PLAIN")
+                    client.send(api.key, version, b"\0" * 64)
+                    client.is_closed()
+    assert not [record for record in caplog.records if record.levelno > logging.INFO]
 
 
 def test_no_secret_is_logged(broker: InProcessBroker, caplog: pytest.LogCaptureFixture) -> None:

@@ -30,6 +30,7 @@ from compactd.workers.broker.requests import (
 )
 from compactd.workers.broker.schemas import request_class
 from compactd.workers.broker.security.credentials import ScramCredentials
+from compactd.workers.broker.security.listeners import Listeners
 from compactd.workers.broker.security.login import Exchange, LoginBrokenError, LoginError, LoginRefusedError
 from compactd.workers.broker.security.plain import PlainLogin
 from compactd.workers.broker.security.scram import SCRAM_MECHANISMS, ScramLogin
@@ -159,6 +160,8 @@ class SaslSession:
         return _encoded(header, told)
 
     def _handshake(self, header: RequestHeader, mechanism: str) -> Encoded:
+        # As the settings are now: who logs in again proves that he still may.
+        self._security = self._context.part(Listeners).of(self._peer.listener)
         enabled = self._security.mechanisms
         if mechanism not in enabled:
             told = {"error_code": ErrorCode.UNSUPPORTED_SASL_MECHANISM, "mechanisms": enabled}
