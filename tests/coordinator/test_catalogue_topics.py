@@ -19,6 +19,8 @@ from compactd.workers.catalogue_messages import (
     ErrorCode,
     MorePartitions,
     NewTopic,
+    Preference,
+    PreferLogDirs,
     TopicResult,
     TopicResults,
 )
@@ -216,6 +218,32 @@ def test_new_partitions_go_to_the_emptiest_log_dir(catalogue: Catalogue) -> None
         for partition in topic.partitions:
             counts[partition.log_dir] = counts.get(partition.log_dir, 0) + 1
     assert sorted(counts.values()) == [20, 21]
+
+
+def test_a_partition_goes_where_it_was_wanted_before_it_was_there(catalogue: Catalogue, tmp_path: Path) -> None:
+    """AlterReplicaLogDirs of a partition to come; the wish holds once, and not for a dir that failed or is none of ours."""
+
+    def want(topic: str, number: int, log_dir: Path) -> None:
+        wish = Preference(topic=topic, partition=number, log_dir=str(log_dir))
+        assert catalogue.apply("prefer_log_dirs", PreferLogDirs(partitions=(wish,)))[1] is None
+
+    def places(topic: str) -> list[str]:
+        (found,) = [each for each in catalogue.full_update().topics if each.name == topic]
+        return [Path(each.log_dir).name for each in found.partitions]
+
+    for number in range(4):
+        want("wished", number, tmp_path / "d2")
+    want("wished", 4, tmp_path / "elsewhere")
+    create(catalogue, NewTopic(name="wished", num_partitions=3), validate_only=True)
+    create(catalogue, NewTopic(name="wished", num_partitions=3))
+    assert places("wished") == ["d2"] * 3
+    grow(catalogue, MorePartitions(name="wished", count=6))
+    assert places("wished") == ["d2"] * 4 + ["d1"] * 2
+    delete(catalogue, ("wished", NO_ID))
+    want("wished", 0, tmp_path / "d2")
+    catalogue.log_dir_failed(tmp_path / "d2")
+    create(catalogue, NewTopic(name="wished", num_partitions=1))
+    assert places("wished") == ["d1"]
 
 
 @pytest.mark.parametrize(
