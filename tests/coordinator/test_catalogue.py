@@ -375,3 +375,27 @@ def test_results_are_those_of_kafka_s_names() -> None:
         "create_topics", "delete_topics", "create_partitions", "alter_configs", "allocate_producer_ids", "assign_log_dirs",
     }  # fmt: skip
     assert OPERATIONS["create_topics"][1] is TopicResults
+
+
+def test_a_change_of_more_records_than_a_batch_holds_reaches_brokers_whole(tmp_path: Path) -> None:
+    """A log dir with more partitions than Kafka puts into one batch fails: one update tells of all of them."""
+    log_dirs = [tmp_path / "d1", tmp_path / "d2"]
+    catalogue = started(log_dirs, cordoned=[str(log_dirs[0])])
+    names = ("one", "two")
+    for name in names:
+        catalogue.apply("create_topics", CreateTopics(topics=(NewTopic(name=name, num_partitions=6000),)))
+    before = catalogue._log.end_offset
+    update = catalogue.log_dir_failed(log_dirs[1])
+    assert update is not None and not update.full
+    assert update.metadata_offset == catalogue._log.end_offset - 1 == before + 12_000 - 1
+    told = {topic.name: topic.partitions for topic in update.topics}
+    assert {name: len(told[name]) for name in told} == dict.fromkeys(names, 6000)
+    assert not [place for places in told.values() for place in places if place.online]
+    batches = [batch for batch in catalogue._log.read(before) if batch.header.base_offset >= before]
+    assert [batch.header.record_count for batch in batches] == [10_000, 2000]
+    catalogue.close()
+    # The next start makes the node their leader again, in as many batches; what it tells is the whole.
+    catalogue = opened(log_dirs)
+    told = {topic.name: topic.partitions for topic in catalogue.start(NODES).topics}
+    assert [len([place for place in told[name] if place.online]) for name in names] == [6000, 6000]
+    catalogue.close()

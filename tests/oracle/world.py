@@ -357,10 +357,11 @@ class Visit:
         transaction: str | None = None,
         commit: bool = True,
         apart: bool = False,
+        leave_open: bool = False,
     ) -> None:
         """Partition to the records that it gets, by one idempotent producer; in one transaction where that has a name.
 
-        `apart`: a batch for each.
+        `apart`: a batch for each. `leave_open`: the transaction is not ended; whoever takes its name next aborts it.
         """
         producer = self._producer(codec, transaction)
         # What it knows of the topic may be older than the partition.
@@ -396,13 +397,15 @@ class Visit:
         assert producer.flush(PATIENCE_SECONDS) == 0
         assert len(written) == sum(map(len, map(list, records.values())))
         if transaction is not None:
-            if commit:
+            if leave_open:
+                pass
+            elif commit:
                 producer.commit_transaction(PATIENCE_SECONDS)
             else:
                 producer.abort_transaction(PATIENCE_SECONDS)
         for place, offset, stored in written:
             self.world.records[place][offset] = stored
-            if transaction is not None and not commit:
+            if transaction is not None and (leave_open or not commit):
                 self.world.hidden[place].add(offset)
 
     def _producer(self, codec: str, transaction: str | None) -> Producer:
@@ -474,6 +477,32 @@ class Visit:
         finally:
             consumer.close()
         self.world.offsets.setdefault(group, {}).update(offsets)
+
+    def join(self, group: str, topic: str, protocol: str) -> None:
+        """One member of a group reads all of a topic to its end, commits that, and leaves. `protocol`: classic, consumer."""
+        options: dict[str, Any] = {
+            **self._options, "group.id": group, "group.protocol": protocol, "auto.offset.reset": "earliest",
+            "enable.auto.commit": False, "enable.partition.eof": True,
+        }  # fmt: skip
+        consumer = Consumer(options)
+        partitions, ended = self.world.topics[topic].partitions, set()
+        try:
+            consumer.subscribe([topic])
+
+            def read() -> bool:
+                for message in consumer.consume(1000, timeout=0.2):
+                    if message.error() is not None and message.error().code() == KafkaError._PARTITION_EOF:
+                        ended.add(message.partition())
+                return len(ended) == partitions
+
+            until(read, f"the ends of {topic} for a member of {group}")
+            rows = insist(lambda: consumer.commit(asynchronous=False)) or ()
+        finally:
+            consumer.close()
+        known = self.world.offsets.setdefault(group, {})
+        for row in rows:
+            assert row.error is None, row.error
+            known[row.topic, row.partition] = (row.offset, known.get((row.topic, row.partition), (0, ""))[1])
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         where = TopicPartition(topic, partition, before)
