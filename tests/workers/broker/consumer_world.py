@@ -12,7 +12,7 @@ from compactd.config.settings import DaemonConfig
 from compactd.storage.names import uuid_text
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.groups.consumer.group import ConsumerGroup
-from compactd.workers.broker.groups.consumer.heartbeat import Heartbeat
+from compactd.workers.broker.groups.consumer.heartbeat_request import Heartbeat
 from compactd.workers.broker.groups.consumer.running import ConsumerGroups
 from compactd.workers.broker.groups.consumer.topics import Topics
 from compactd.workers.broker.groups.group import ClassicGroup

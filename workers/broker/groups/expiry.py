@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from compactd.workers.broker.coordinating import Phase
 from compactd.workers.broker.groups.consumer.changes import records_of
 from compactd.workers.broker.groups.consumer.migration import end_of
 from compactd.workers.broker.groups.group import ClassicGroup
 from compactd.workers.broker.groups.member import GroupError, Moment, State
 from compactd.workers.broker.groups.records import KeyValue, group_tombstone, offset_record
-from compactd.workers.broker.groups.shard import Phase, Shard
+from compactd.workers.broker.groups.shard import Shard
 from compactd.workers.broker.groups.state import TopicPartitionKey
 
 _LOGGER = logging.getLogger(__name__)

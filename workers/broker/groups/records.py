@@ -47,18 +47,6 @@ class Committed:
     record_offset: int = -1
 
 
-def partition_of(group_id: str, partitions: int) -> int:
-    """The partition of the coordinator's topic that holds an id: Java's String.hashCode, made positive."""
-    value = 0
-    data = group_id.encode("utf-16-be", "surrogatepass")
-    for index in range(0, len(data), 2):
-        value = (31 * value + (data[index] << 8 | data[index + 1])) & 0xFFFFFFFF
-    if value >= 1 << 31:
-        value = (1 << 32) - value
-    # Utils.abs: the smallest int has no positive counterpart and becomes 0.
-    return 0 if value == 1 << 31 else value % partitions
-
-
 def offset_record(group_id: str, topic: str, partition: int, committed: Committed | None) -> KeyValue:
     """A committed offset; None: its tombstone. Written without the tables, which take ten times as long."""
     key = _INT16.pack(OFFSET_COMMIT) + _text(group_id) + _text(topic) + _INT32.pack(partition)

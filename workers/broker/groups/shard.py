@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from enum import Enum
 from typing import Any, TypeVar
 
 from compactd.config.errors import (
@@ -23,6 +22,7 @@ from compactd.storage.log import Origin
 from compactd.storage.records.builder import build_batch
 from compactd.storage.records.record import Record
 from compactd.workers.broker.context import Context
+from compactd.workers.broker.coordinating import CoordinatorShard, Phase
 from compactd.workers.broker.errors import ErrorCode, error_of
 from compactd.workers.broker.groups.consumer.group import ConsumerGroup
 from compactd.workers.broker.groups.consumer.running import ConsumerGroups
@@ -50,37 +50,22 @@ Producer = tuple[int, int]
 #: What a producer is told that may not write, or not now.
 _PRODUCER_ERRORS = (InvalidProducerEpochError, InvalidTransactionStateError, OutOfOrderSequenceError)
 
-#: A partition that could not be loaded is tried again after this long.
-_RETRY_SECONDS = 10.0
 
-
-class Phase(Enum):
-    """Of a shard's life."""
-
-    LOADING = 1
-    READY = 2
-    FAILED = 3
-    GONE = 4
-
-
-class Shard:
+class Shard(CoordinatorShard):
     """Belongs to the broker's loop."""
 
     def __init__(self, context: Context, partition: Partition) -> None:
-        self.context = context
-        self.partition = partition
-        self.number = partition.topic_partition.partition
+        super().__init__(context, partition)
         self.lock = asyncio.Lock()
-        self.phase = Phase.LOADING
         self.state = self._empty()
         #: Group id to when it is looked at next, and the timer.
         self._timers: dict[str, tuple[float, asyncio.TimerHandle]] = {}
         self.consumers = ConsumerGroups(self)
         #: Ends of transactions that came while the log was read.
         self._markers: list[tuple[int, bool]] = []
-        self.loaded = asyncio.Event()
-        partition.watchers.add(self)
-        context.spawn(self._load())
+
+    def _refusal(self, code: ErrorCode) -> GroupError:
+        return GroupError(code)
 
     def _empty(self) -> GroupState:
         config = self.context.config
@@ -128,24 +113,7 @@ class Shard:
             self.context.clock.monotonic() - started,
         )
 
-    def _failed(self) -> None:
-        self._give_up(Phase.FAILED)
-        if not self.partition.error:
-            self.context.loop.call_later(_RETRY_SECONDS, self._retry)
-
-    def _retry(self) -> None:
-        if self.phase is Phase.FAILED and not self.partition.error:
-            self.phase = Phase.LOADING
-            self.loaded.clear()
-            self.context.spawn(self._load())
-
-    def gone(self) -> None:
-        """The partition is not this broker's any more."""
-        self._give_up(Phase.GONE)
-        self.partition.watchers.discard(self)
-
-    def _give_up(self, phase: Phase) -> None:
-        self.phase = phase
+    def _clear(self) -> None:
         self._markers.clear()
         for _, timer in self._timers.values():
             timer.cancel()
@@ -154,26 +122,8 @@ class Shard:
             group.die(ErrorCode.NOT_COORDINATOR)
             _deliver(group.take_answers())
         self.state = self._empty()
-        self.loaded.set()
-
-    # ---- partition.Watcher
-
-    def appended(self, size: int) -> None:
-        """Our own records."""
-
-    def changed(self) -> None:
-        """The partition may have gone offline."""
-        if self.partition.error and self.phase in (Phase.LOADING, Phase.READY):
-            self._give_up(Phase.FAILED)
 
     # ---- changes
-
-    def check(self) -> None:
-        """GroupError where nothing can be asked here now."""
-        if self.phase is Phase.LOADING:
-            raise GroupError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        if self.phase is not Phase.READY or self.partition.error:
-            raise GroupError(ErrorCode.NOT_COORDINATOR)
 
     def group(self, group_id: str) -> ClassicGroup | None:
         return self.state.groups.get(group_id)

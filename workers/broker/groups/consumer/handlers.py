@@ -11,7 +11,7 @@ from compactd.workers.broker.context import Context
 from compactd.workers.broker.decoding import milliseconds
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.groups.consumer.group import ConsumerGroup
-from compactd.workers.broker.groups.consumer.heartbeat import Heartbeat, answer_rows, check
+from compactd.workers.broker.groups.consumer.heartbeat_request import Heartbeat, answer_rows, check
 from compactd.workers.broker.groups.consumer.java import HashTable, uuid_hash
 from compactd.workers.broker.groups.consumer.member import ConsumerMember
 from compactd.workers.broker.groups.consumer.topics import Topics

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.groups.consumer.changes import records_of
 from compactd.workers.broker.groups.consumer.group import ConsumerGroup
-from compactd.workers.broker.groups.consumer.heartbeat import Heartbeat, HeartbeatAnswer, resolver
+from compactd.workers.broker.groups.consumer.heartbeat import resolver
+from compactd.workers.broker.groups.consumer.heartbeat_request import Heartbeat, HeartbeatAnswer
 from compactd.workers.broker.groups.consumer.member import JOINING, LEAVING, LEAVING_STATIC, MemberState
 from compactd.workers.broker.groups.consumer.migration import Migrations, end_of
 from compactd.workers.broker.groups.consumer.planning import GroupSettings, Plan
