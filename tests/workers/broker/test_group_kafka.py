@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from compactd.workers.broker.groups.records import OFFSETS_TOPIC, partition_of
+from compactd.workers.broker.groups.records import OFFSETS_TOPIC
+from compactd.workers.broker.transactions.java_order import partition_of
 from tests.oracle.broker import Broker
 from tests.workers.broker.batches import batch
 from tests.workers.broker.catalogue_harness import CatalogueBroker

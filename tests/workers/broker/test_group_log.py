@@ -26,10 +26,10 @@ from compactd.workers.broker.groups.records import (
     group_record,
     group_tombstone,
     offset_record,
-    partition_of,
     read_offset,
 )
 from compactd.workers.broker.groups.state import GroupState
+from compactd.workers.broker.transactions.java_order import partition_of
 
 ALPHA = "6Uj_rraSRxmXbTfDP7kXfA"
 NOW = 1_800_000_000_000

@@ -24,8 +24,8 @@ from compactd.workers.broker.groups.records import (
     Committed,
     group_tombstone,
     offset_record,
-    partition_of,
 )
+from compactd.workers.broker.transactions.java_order import partition_of
 from tests.workers.broker.catalogue_harness import CatalogueBroker
 from tests.workers.broker.harness import RawClient
 

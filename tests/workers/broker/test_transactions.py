@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from compactd.workers.broker.transactions.coordinator import TransactionCoordina
 from compactd.workers.broker.transactions.java_order import partition_of
 from compactd.workers.broker.transactions.markers import MarkerWriter
 from compactd.workers.broker.transactions.records import decode_record, encode_tombstone, encode_transition
-from compactd.workers.broker.transactions.transaction import State, Transition
+from compactd.workers.broker.transactions.transaction import State, Transaction, Transition
 from tests.workers.broker.batches import batch, produce
 from tests.workers.broker.catalogue_harness import CatalogueBroker
 from tests.workers.broker.harness import RawClient
@@ -367,6 +367,62 @@ def test_ids_that_nobody_uses_are_forgotten(broker: CatalogueBroker, client: Raw
     assert described(client, "used").transaction_state == "CompleteAbort"
     assert idle.init() == 0
     assert idle.producer_id != used.producer_id
+
+
+def _aged(shard: Any, now_ms: int, names: Sequence[str]) -> dict[str, Transaction]:
+    """Ids that the shard knows, idle since the beginning of time."""
+    made = {name: Transaction(name, 7_000 + number, 60_000, 0, epoch=0) for number, name in enumerate(names)}
+    assert all(each.is_expired(now_ms, 1000) for each in made.values())
+    shard.by_id.update(made)
+    return made
+
+
+def _forgets(broker: CatalogueBroker, names: Sequence[str], meanwhile: Callable[[dict[str, Transaction]], Any]) -> Any:
+    """What `meanwhile` gives, which runs while the first of these ids are being forgotten, and which ids are left."""
+
+    async def run(context: Any) -> Any:
+        (shard, *_) = context.part(TransactionCoordinator)
+        made = _aged(shard, context.clock.now_ms(), names)
+        usual, found = shard._append, []
+
+        async def append(records: Any) -> None:
+            await usual(records)
+            if not found:
+                found.append(meanwhile(made))
+
+        shard._append = append
+        try:
+            await shard.forget(context.clock.now_ms(), 1000)
+        finally:
+            del shard._append
+        return found[0], set(shard.by_id) & set(names)
+
+    return broker.in_loop(run)
+
+
+def test_an_id_that_is_used_again_while_others_are_forgotten_stays(broker: CatalogueBroker, client: RawClient) -> None:
+    settled_ids = begun(client)
+    assert settled_ids.end(True) == 0
+    names = [f"old-{number}" for number in range(300)]
+
+    def comes_back(made: dict[str, Transaction]) -> Transaction:
+        late = made[names[-1]]
+        assert late.pending is None
+        late.pending = State.ONGOING  # a record of its client's is being written
+        return late
+
+    late, left = _forgets(broker, names, comes_back)
+    assert left == {names[-1]}
+    # Whoever writes it counts on nobody else planning anything.
+    assert late.pending is State.ONGOING
+
+
+def test_long_ids_are_forgotten_in_batches_that_fit(broker: CatalogueBroker, client: RawClient) -> None:
+    settled_ids = begun(client)
+    assert settled_ids.end(True) == 0
+    names = [f"{number}-" + "x" * 20_000 for number in range(100)]
+    _, left = _forgets(broker, names, lambda made: None)
+    assert left == set()
 
 
 # ---- restarts

@@ -10,20 +10,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from compactd.config.errors import CompactdError
 from compactd.workers.broker.context import Context
+from compactd.workers.broker.coordinating import Coordinator
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.partition import Partition
 from compactd.workers.broker.produce import Transactions
 from compactd.workers.broker.transactions.gate import Gate
-from compactd.workers.broker.transactions.java_order import partition_of
 from compactd.workers.broker.transactions.markers import Marker, MarkerWriter
 from compactd.workers.broker.transactions.producer_ids import ProducerIds
 from compactd.workers.broker.transactions.records import TRANSACTION_TOPIC
-from compactd.workers.broker.transactions.shard import Phase, Shard
+from compactd.workers.broker.transactions.shard import Shard
 from compactd.workers.broker.transactions.transaction import (
     EPOCH_BUMPS,
     NO_ID,
@@ -36,7 +36,7 @@ from compactd.workers.broker.transactions.transaction import (
     TransactionError,
     Transition,
 )
-from compactd.workers.catalogue_messages import CreateTopics, NewTopic, TopicResults
+from compactd.workers.broker.turns import Turns
 
 _LOGGER = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -54,73 +54,43 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _FENCED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
 
 
-class TransactionCoordinator:
+class TransactionCoordinator(Coordinator[Shard]):
     """`context.part(TransactionCoordinator)` has it."""
 
+    topic = TRANSACTION_TOPIC
+
     def __init__(self, context: Context) -> None:
-        self.context = context
-        self._shards: dict[int, Shard] = {}
-        self._creating: asyncio.Task[None] | None = None
-        #: A shard has come.
-        self._arrived = asyncio.Event()
+        super().__init__(context)
         #: Transactions whose markers are being written.
         self._finishing: dict[str, asyncio.Task[None]] = {}
         self._markers = context.part(MarkerWriter)
         context.part(Transactions).gate = Gate(context, self)
         context.partitions.verify_transactions(context.config.transaction_partition_verification_enable)
-        context.partitions.on_ready.append(self._ready)
-        context.partitions.on_gone.append(self._gone)
-        for partition in context.partitions:
-            self._ready(partition)
+        self.begin()
         context.spawn(self._abort_timed_out())
         context.spawn(self._forget_expired())
 
-    # ---- which partitions
+    def _made(self, partition: Partition) -> Shard:
+        return Shard(self.context, partition, self._prepared)
 
-    def _ready(self, partition: Partition) -> None:
-        if partition.topic_partition.topic == TRANSACTION_TOPIC:
-            self._shards[partition.topic_partition.partition] = Shard(self.context, partition, self._prepared)
-            self._arrived.set()
+    def _refusal(self, code: ErrorCode) -> TransactionError:
+        return TransactionError(code)
 
-    def _gone(self, partition: Partition) -> None:
-        if partition.topic_partition.topic == TRANSACTION_TOPIC:
-            shard = self._shards.pop(partition.topic_partition.partition, None)
-            if shard is not None:
-                shard.gone()
-
-    def __iter__(self) -> Iterator[Shard]:
-        """Those that are loaded."""
-        return iter([shard for shard in self._shards.values() if shard.phase is Phase.READY])
-
-    @property
-    def is_loading(self) -> bool:
-        return any(shard.phase is Phase.LOADING for shard in self._shards.values())
-
-    def partition_of(self, transactional_id: str) -> int | None:
-        """The partition that holds an id; None: the topic is not there yet."""
-        topic = self.context.image.topic(TRANSACTION_TOPIC)
-        return None if topic is None else partition_of(transactional_id, len(topic.partitions))
+    def _topic_shape(self) -> tuple[int, Sequence[tuple[str, str]]]:
+        config = self.context.config
+        return config.transaction_state_log_num_partitions, (
+            ("cleanup.policy", "compact"),
+            ("compression.type", "uncompressed"),
+            ("min.insync.replicas", str(config.transaction_state_log_min_isr)),
+            ("segment.bytes", str(config.transaction_state_log_segment_bytes)),
+            ("unclean.leader.election.enable", "false"),
+        )
 
     def worker_of(self, transactional_id: str) -> int | None:
         """The broker that coordinates an id; None: nobody does now."""
         number = self.partition_of(transactional_id)
         known = None if number is None else self.context.image.partition(TRANSACTION_TOPIC, number)
         return known.worker if known is not None and known.online else None
-
-    def shard(self, transactional_id: str) -> Shard:
-        """Where an id is coordinated. TransactionError: not here, not yet, or not now."""
-        number = self.partition_of(transactional_id)
-        if number is None:
-            raise TransactionError(ErrorCode.NOT_COORDINATOR)
-        shard = self._shards.get(number)
-        if shard is None:
-            known = self.context.image.partition(TRANSACTION_TOPIC, number)
-            is_ours = known is not None and known.online and known.worker == self.context.worker
-            raise TransactionError(
-                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_ours else ErrorCode.NOT_COORDINATOR
-            )  # fmt: skip
-        shard.check()
-        return shard
 
     def _known(self, transactional_id: str) -> tuple[Shard, Transaction]:
         shard = self.shard(transactional_id)
@@ -129,36 +99,7 @@ class TransactionCoordinator:
             raise TransactionError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         return shard, transaction
 
-    # ---- the topic
-
-    async def create_topic(self) -> None:
-        """Creates `__transaction_state` as Kafka does at first need; whether that succeeded is seen in the image."""
-        if self._creating is None or self._creating.done():
-            self._creating = self.context.spawn(self._create_topic())
-        await asyncio.shield(self._creating)
-
-    async def _create_topic(self) -> None:
-        config = self.context.config
-        topic = NewTopic(
-            name=TRANSACTION_TOPIC,
-            num_partitions=config.transaction_state_log_num_partitions,
-            replication_factor=1,
-            configs=(
-                ("cleanup.policy", "compact"),
-                ("compression.type", "uncompressed"),
-                ("min.insync.replicas", str(config.transaction_state_log_min_isr)),
-                ("segment.bytes", str(config.transaction_state_log_segment_bytes)),
-                ("unclean.leader.election.enable", "false"),
-            ),
-        )
-        try:
-            outcome = await self.context.catalogue.change("create_topics", CreateTopics(topics=(topic,)), TopicResults)
-        except (CompactdError, TimeoutError) as error:
-            _LOGGER.warning("%s could not be created: %s", TRANSACTION_TOPIC, error or "no answer in time")
-            return
-        for result in outcome.results:
-            if result.error and result.error != ErrorCode.TOPIC_ALREADY_EXISTS:
-                _LOGGER.warning("%s could not be created: %s", TRANSACTION_TOPIC, result.message)
+    async def _created(self) -> None:
         # The client comes at once: it should not find a coordinator that is still loading.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_READY_SECONDS):
@@ -349,8 +290,10 @@ class TransactionCoordinator:
         while True:
             await asyncio.sleep(self.context.config.transaction_abort_timed_out_transaction_cleanup_interval_ms / 1000)
             now_ms = self.context.clock.now_ms()
+            turns = Turns()
             for shard in self:
                 for transaction in list(shard.by_id.values()):
+                    await turns.others()
                     if transaction.is_timed_out(now_ms):
                         await self._time_out(transaction)
 
@@ -370,12 +313,7 @@ class TransactionCoordinator:
             await asyncio.sleep(config.transaction_remove_expired_transaction_cleanup_interval_ms / 1000)
             now_ms = self.context.clock.now_ms()
             for shard in self:
-                old = [
-                    each
-                    for each in shard.by_id.values()
-                    if each.is_expired(now_ms, config.transactional_id_expiration_ms)
-                ]
-                await shard.forget(old)
+                await shard.forget(now_ms, config.transactional_id_expiration_ms)
 
 
 def _completed(transaction: Transaction) -> State:

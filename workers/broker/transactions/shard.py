@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from enum import Enum
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeGuard
 
 from compactd.config.errors import (
     CompactdError,
@@ -18,46 +18,36 @@ from compactd.storage.log import Origin
 from compactd.storage.records.builder import build_batch
 from compactd.storage.records.record import Record
 from compactd.workers.broker.context import Context
+from compactd.workers.broker.coordinating import CoordinatorShard, Phase
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.partition import Partition
 from compactd.workers.broker.transactions.loading import load
 from compactd.workers.broker.transactions.records import encode_tombstone, encode_transition
 from compactd.workers.broker.transactions.transaction import State, Transaction, TransactionError, Transition
+from compactd.workers.broker.turns import Turns
 
 _LOGGER = logging.getLogger(__name__)
 
-#: A partition that could not be loaded is tried again after this long.
-_RETRY_SECONDS = 10.0
 #: Ids forgotten with one batch.
 _TOMBSTONES = 256
+#: Bytes of UTF-8 that a character may take.
+_MOST_PER_CHARACTER = 4
 
 TRANSACTION_VERSION = "transaction.version"
 
 
-class Phase(Enum):
-    """Of a shard's life."""
-
-    LOADING = 1
-    READY = 2
-    FAILED = 3
-    GONE = 4
-
-
-class Shard:
+class Shard(CoordinatorShard):
     """Belongs to the broker's loop. `prepared` is called with each transaction whose markers are to be written."""
 
     def __init__(
         self, context: Context, partition: Partition, prepared: Callable[[Shard, Transaction], object]
     ) -> None:
-        self.context = context
-        self.partition = partition
-        self.number = partition.topic_partition.partition
-        self.phase = Phase.LOADING
+        super().__init__(context, partition)
         self.by_id: dict[str, Transaction] = {}
-        self.loaded = asyncio.Event()
         self._prepared = prepared
-        partition.watchers.add(self)
-        context.spawn(self._load())
+
+    def _refusal(self, code: ErrorCode) -> TransactionError:
+        return TransactionError(code)
 
     @property
     def coordinator_epoch(self) -> int:
@@ -85,45 +75,10 @@ class Shard:
             if transaction.state.is_prepared:
                 self._prepared(self, transaction)
 
-    def _failed(self) -> None:
-        self._give_up(Phase.FAILED)
-        if not self.partition.error:
-            self.context.loop.call_later(_RETRY_SECONDS, self._retry)
-
-    def _retry(self) -> None:
-        if self.phase is Phase.FAILED and not self.partition.error:
-            self.phase = Phase.LOADING
-            self.loaded.clear()
-            self.context.spawn(self._load())
-
-    def gone(self) -> None:
-        """The partition is not this broker's any more."""
-        self._give_up(Phase.GONE)
-        self.partition.watchers.discard(self)
-
-    def _give_up(self, phase: Phase) -> None:
-        self.phase = phase
+    def _clear(self) -> None:
         self.by_id = {}
-        self.loaded.set()
-
-    # ---- partition.Watcher
-
-    def appended(self, size: int) -> None:
-        """Our own records."""
-
-    def changed(self) -> None:
-        """The partition may have gone offline."""
-        if self.partition.error and self.phase in (Phase.LOADING, Phase.READY):
-            self._give_up(Phase.FAILED)
 
     # ---- what is there
-
-    def check(self) -> None:
-        """TransactionError where nothing can be asked here now."""
-        if self.phase is Phase.LOADING:
-            raise TransactionError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        if self.phase is not Phase.READY or self.partition.error:
-            raise TransactionError(ErrorCode.NOT_COORDINATOR)
 
     def holds(self, transaction: Transaction) -> bool:
         """Whether this object is still the state of its id: false once the shard was given up, or the id forgotten."""
@@ -160,24 +115,54 @@ class Shard:
         """The one that the cluster has finalized."""
         return self.context.image.features.get(TRANSACTION_VERSION, 0)
 
-    async def forget(self, transactions: Iterable[Transaction]) -> None:
-        """Writes tombstones, and lets the ids go."""
-        doomed = list(transactions)
-        for first in range(0, len(doomed), _TOMBSTONES):
-            some = doomed[first : first + _TOMBSTONES]
-            for each in some:
-                each.pending = State.DEAD
-            try:
-                await self._append([encode_tombstone(each.transactional_id) for each in some])
-            except TransactionError as error:
-                _LOGGER.warning("%s: expired transactional ids are left for later: %s", self.partition, error)
-                return
-            finally:
-                for each in doomed[first:]:
-                    each.pending = None
-            for each in some:
-                if self.holds(each):
-                    del self.by_id[each.transactional_id]
+    async def forget(self, now_ms: int, expiration_ms: int) -> None:
+        """Writes tombstones of ids that nobody has used for so long, and lets them go."""
+
+        def is_old(each: Transaction | None) -> TypeGuard[Transaction]:
+            return each is not None and self.holds(each) and each.is_expired(now_ms, expiration_ms)
+
+        turns = Turns()
+        ids = list(self.by_id)
+        for first in range(0, len(ids), _TOMBSTONES):
+            await turns.others()
+            # Each is asked just before: while others were written its client may have come back.
+            found = (self.by_id.get(each) for each in ids[first : first + _TOMBSTONES])
+            for some in self._fitting([each for each in found if is_old(each)]):
+                if not await self._forget([each for each in some if is_old(each)]):
+                    return
+
+    def _fitting(self, transactions: Sequence[Transaction]) -> Iterator[Sequence[Transaction]]:
+        """In parts whose tombstones fit a batch of the log."""
+        limit = self.partition.log.config.max_message_bytes // 2
+        some: list[Transaction] = []
+        size = 0
+        for each in transactions:
+            needed = len(each.transactional_id) * _MOST_PER_CHARACTER
+            if some and size + needed > limit:
+                yield some
+                some, size = [], 0
+            some.append(each)
+            size += needed
+        if some:
+            yield some
+
+    async def _forget(self, doomed: Sequence[Transaction]) -> bool:
+        if not doomed:
+            return True
+        for each in doomed:
+            each.pending = State.DEAD
+        try:
+            await self._append([encode_tombstone(each.transactional_id) for each in doomed])
+        except TransactionError as error:
+            _LOGGER.warning("%s: expired transactional ids are left for later: %s", self.partition, error)
+            return False
+        finally:
+            for each in doomed:
+                each.pending = None
+        for each in doomed:
+            if self.holds(each):
+                del self.by_id[each.transactional_id]
+        return True
 
     async def _append(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
         """One batch; returns when it counts. TransactionError, with the code that Kafka makes of each failure."""
