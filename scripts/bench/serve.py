@@ -155,10 +155,14 @@ def _load(directory: Path | None, seconds: float, with_kafka: bool, as_json: boo
 
 
 def _show_loads(sides: dict[str, serve_load.Loads]) -> None:
-    table = Table(["load", "", ">requests/s", ">MB/s", ">median", ">p99", ">CPU", ">of Kafka's requests"])
+    table = Table(
+        ["load", "", ">requests/s", ">MB/s", ">median", ">p99", ">CPU", ">CPU a request", ">Kafka's requests", ">CPU"]
+    )
     for rows in zip(*(loads.measured for loads in sides.values()), strict=True):
         for name, row in zip(sides, rows, strict=True):
-            ratio = f"{row.requests_per_second / rows[-1].requests_per_second:.2f}x" if len(rows) > 1 else ""
+            is_first = row is rows[0] and len(rows) > 1
+            requests = f"{row.requests_per_second / rows[-1].requests_per_second:.2f}x" if is_first else ""
+            cpu = f"{row.cpu_seconds / rows[-1].cpu_seconds:.2f}x" if is_first and rows[-1].cpu_seconds else ""
             table.row(
                 row.name if row is rows[0] else "",
                 name,
@@ -167,7 +171,9 @@ def _show_loads(sides: dict[str, serve_load.Loads]) -> None:
                 f"{row.median_ms:.2f} ms",
                 f"{row.p99_ms:.2f} ms",
                 f"{row.cpu:.2f}",
-                ratio if row is rows[0] else "",
+                f"{1e6 * row.cpu_seconds:,.0f} us",
+                requests,
+                cpu,
             )
     table.show()
     for name, loads in sides.items():
