@@ -185,13 +185,14 @@ class ConsumerGroups:
         async with shard.lock:
             shard.check()
             plan = work(shard.moment())
-            _, flush = await shard.write(plan.records())
-            answers = self._done(plan)
+            records = plan.records()
+            _, flush = await shard.write(records)
+            answers = self._done(plan, bool(records))
         await shard.durable(flush)
         shard.deliver(answers)
         return plan
 
-    def _done(self, plan: Plan) -> list[Any]:
+    def _done(self, plan: Plan, has_records: bool) -> list[Any]:
         """Takes a plan in, whose records are written. Answers to whoever waits in a classic group that is none any more."""
         state, group_id = self._shard.state, plan.group.group_id
         plan.apply()
@@ -202,7 +203,7 @@ class ConsumerGroups:
             self._shard.watch(plan.becomes)
             return plan.becomes.take_answers()
         classic = None
-        if plan.records():
+        if has_records:
             classic = state.groups.pop(group_id, None)
             state.consumers[group_id] = plan.group
         answers: list[Any] = []

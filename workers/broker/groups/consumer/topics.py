@@ -75,6 +75,8 @@ class Topics:
         count = len(topic.partitions)
         cached = self._hashes.get(topic.topic_id)
         if cached is None or cached[0] != count:
+            if len(self._hashes) > 2 * len(self._image.topics) + 100:
+                self._hashes.clear()  # of topics that were deleted
             name = topic.name.encode("utf-16-le", "surrogatepass")
             data = bytearray(b"\0")  # version of the hash
             data += (topic.topic_id.int >> 64).to_bytes(8, "little") + (topic.topic_id.int & _MASK).to_bytes(
