@@ -152,10 +152,15 @@ class Pair:
 
     def same(self, api: int, version: int, body: Body) -> Any:
         """Asserts that both answer the guest alike; returns the answer."""
-        kafka, ours = (side.ask(api, version, body) for side in self.sides)
-        found = "\n".join(_differences(kafka, ours))
-        assert not found, found
-        return ours
+        # Kafka's controller has ACLs of its own, which may be a little older than those that its broker tells of.
+        deadline = time.monotonic() + 10
+        while True:
+            kafka, ours = (side.ask(api, version, body) for side in self.sides)
+            found = "\n".join(_differences(kafka, ours))
+            if not found:
+                return ours
+            assert time.monotonic() < deadline, found
+            time.sleep(0.1)
 
     def allow(self, *grants: Mapping[str, Any]) -> None:
         for side in self.sides:

@@ -60,11 +60,9 @@ class _Rule:
                 addresses = parse_range(acl.host)
         return cls(acl, allows, operations, addresses)
 
-    def is_about(self, principal: str, host: str) -> bool:
-        """Whether it is about a client."""
+    def is_about(self, host: str) -> bool:
+        """Whether it is about clients at this address, written as Java does."""
         acl = self.acl
-        if acl.principal not in (principal, _EVERYBODY):
-            return False
         if acl.host in (WILDCARD, host):
             return True
         if self.range is None:
@@ -73,30 +71,36 @@ class _Rule:
         return address is not None and self.range.contains(address)
 
 
+#: Type and name of a resource, or the beginning of its name; rules by the principals that they are about.
+_Place = tuple[int, str]
+_ByPrincipal = dict[str, list[_Rule]]
+
+
 class AccessRules:
     """Some ACLs. They don't change: other ACLs are another object."""
 
     def __init__(self, acls: Iterable[AccessRule] = ()) -> None:
-        self._literal: dict[tuple[int, str], list[_Rule]] = {}
-        self._prefixed: dict[tuple[int, str], list[_Rule]] = {}
+        self._literal: dict[_Place, _ByPrincipal] = {}
+        self._prefixed: dict[_Place, _ByPrincipal] = {}
         #: Lengths of the prefixes that there are, by resource type.
         self._lengths: dict[int, set[int]] = {}
         for acl in acls:
             place = (acl.resource_type, acl.resource_name)
+            places = self._literal
             if acl.pattern_type == PatternType.PREFIXED:
-                self._prefixed.setdefault(place, []).append(_Rule.of(acl))
+                places = self._prefixed
                 self._lengths.setdefault(acl.resource_type, set()).add(len(acl.resource_name))
-            else:
-                self._literal.setdefault(place, []).append(_Rule.of(acl))
+            places.setdefault(place, {}).setdefault(acl.principal, []).append(_Rule.of(acl))
 
-    def _of(self, resource: int, name: str) -> Iterator[_Rule]:
-        """All rules of a resource."""
-        yield from self._literal.get((resource, name), ())
-        if name != WILDCARD:
-            yield from self._literal.get((resource, WILDCARD), ())
-        for length in self._lengths.get(resource, ()):
-            if length <= len(name):
-                yield from self._prefixed.get((resource, name[:length]), ())
+    def _of(self, resource: int, name: str) -> Iterator[_ByPrincipal]:
+        """The rules of all patterns that a resource fits."""
+        names = (name,) if name == WILDCARD else (name, WILDCARD)
+        places = [(self._literal, each) for each in names]
+        places += [(self._prefixed, name[:length]) for length in self._lengths.get(resource, ()) if length <= len(name)]
+        for rules, each in places:
+            found = rules.get((resource, each))
+            if found is not None:
+                yield found
 
     def decide(self, principal: str, host: str, operation: int, resource: int, name: str) -> Decision:
         """Denial comes first, then permission; whoever is neither denied nor permitted is not allowed.
@@ -106,12 +110,13 @@ class AccessRules:
         host = host_text(host)
         allowing: AccessRule | None = None
         has_rules = False
-        for rule in self._of(resource, name):
+        for rules in self._of(resource, name):
             has_rules = True
-            if operation in rule.operations and rule.is_about(principal, host):
-                if not rule.allows:
-                    return Decision(False, rule.acl, True)
-                allowing = rule.acl
+            for rule in _of_principal(rules, principal):
+                if operation in rule.operations and rule.is_about(host):
+                    if not rule.allows:
+                        return Decision(False, rule.acl, True)
+                    allowing = rule.acl
         return Decision(allowing is not None, allowing, has_rules)
 
     def allows_some(self, principal: str, host: str, operation: int, resource: int) -> bool:
@@ -123,24 +128,26 @@ class AccessRules:
         host = host_text(host)
         allowed: set[tuple[int, str]] = set()
         denied: set[tuple[int, str]] = set()
-        for rule in self._all_of(resource):
-            acl = rule.acl
-            if acl.operation in (operation, Operation.ALL) and rule.is_about(principal, host):
-                (allowed if rule.allows else denied).add((acl.pattern_type, acl.resource_name))
+        for places in (self._literal, self._prefixed):
+            for (kind, _), rules in places.items():
+                for rule in _of_principal(rules, principal) if kind == resource else ():
+                    acl = rule.acl
+                    if acl.operation in (operation, Operation.ALL) and rule.is_about(host):
+                        (allowed if rule.allows else denied).add((acl.pattern_type, acl.resource_name))
         everything = (PatternType.LITERAL, WILDCARD)
         if everything in denied:
             return False
         if everything in allowed:
             return True
         prefixes = {name for pattern, name in denied if pattern == PatternType.PREFIXED}
+        lengths = {len(prefix) for prefix in prefixes}
         return any(
             not (pattern == PatternType.LITERAL and (pattern, name) in denied)
-            and not any(name[:length] in prefixes for length in range(1, len(name) + 1))
+            and not any(name[:length] in prefixes for length in lengths)
             for pattern, name in allowed
         )
 
-    def _all_of(self, resource: int) -> Iterator[_Rule]:
-        for places in (self._literal, self._prefixed):
-            for (kind, _), rules in places.items():
-                if kind == resource:
-                    yield from rules
+
+def _of_principal(rules: _ByPrincipal, principal: str) -> Iterator[_Rule]:
+    yield from rules.get(principal, ())
+    yield from rules.get(_EVERYBODY, ())
