@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from compactd.scripts.clean import command as clean
 from compactd.storage.metadata.offsets import decode_offsets_record
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.groups.coordinator import GroupCoordinator
@@ -370,6 +372,56 @@ def test_a_restart_remembers_everything(log_dir: Path) -> None:
         assert told(beat(client, "a", 2, topic_partitions=owned(running, t=[0, 1]))) == (3, None)
         assert told(beat(client, "b", 3, instance_id="i")) == (3, [2, 3])
         assert told(beat(client, "re", 2, group="h")) == (2, None)
+
+
+def test_what_compaction_leaves_of_a_group_says_the_same(log_dir: Path) -> None:
+    with CatalogueBroker([log_dir], QUICK) as broker, broker.connect() as client:
+        create(client, "t", 4)
+        for group in ("g", "gone"):
+            found(client, group)
+            for number in range(20):
+                assert told(beat(client, f"passing-{number}", 0, group=group))[0] > 0
+                assert beat(client, f"passing-{number}", -1, group=group).error_code == 0
+        client.ask(DELETE, 3, {"groups_names": ["gone"]})
+        epoch, partitions = told(beat(client, "a", 0))
+        assert partitions == [0, 1, 2, 3]
+        assert commit(client, "g", {("t", 0): 5}, "a", epoch) == {("t", 0): 0}
+        before = describe(client)
+        rows = len(log_of(broker)) + len(log_of(broker, "gone"))
+    paths = [str(log_dir / f"{OFFSETS_TOPIC}-{partition}") for partition in range(2)]
+    command = ["--force", "--roll", "--delete-delay", "0", "--set", "delete.retention.ms=0", *paths]
+    # Twice: what ends a group stays for one more round.
+    for _ in range(2):
+        done = CliRunner().invoke(clean, command)
+        assert done.exit_code == 0, done.output
+    with CatalogueBroker([log_dir], QUICK) as broker, broker.connect() as client:
+        for group in ("g", "gone"):
+            found(client, group)
+        assert len(log_of(broker)) + len(log_of(broker, "gone")) < rows / 10
+        assert describe(client) == before
+        assert fetched(client, "g", None) == {("t", 0): 5}
+        assert describe(client, "gone").error_code == 69
+        assert told(beat(client, "a", epoch)) == (epoch, None)
+        assert [each.group_id for each in client.ask(LIST, 5, {}).groups] == ["g"]
+
+
+def test_a_group_that_nobody_needs_expires(log_dir: Path) -> None:
+    settings = QUICK | {"offsets.retention.minutes": 10, "offsets.retention.check.interval.ms": 20}
+    with CatalogueBroker([log_dir], settings) as broker, broker.connect() as client:
+        create(client, "t", 1)
+        create(client, "u", 1)
+        found(client, "g")
+        epoch, _ = told(beat(client, "a", 0))
+        assert commit(client, "g", {("t", 0): 5, ("u", 0): 6}, "a", epoch) == {("t", 0): 0, ("u", 0): 0}
+        # With members: what nobody subscribes to.
+        broker.clock.moved_ms = 700_000
+        until(lambda: fetched(client, "g", None) == {("t", 0): 5})
+        # Without: everything, and then the group.
+        assert beat(client, "a", -1).error_code == 0
+        until(lambda: fetched(client, "g", None) == {})
+        until(lambda: describe(client).error_code == 69)
+        assert client.ask(LIST, 5, {}).groups == ()
+        assert types(log_of(broker))[-4:] == [-1, -6, -4, -3]
 
 
 # ---- both protocols
