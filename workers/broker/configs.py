@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from compactd.config.errors import CompactdError
 from compactd.storage.names import is_topic_name
 from compactd.workers.broker.api_keys import (
     ALTER_CONFIGS,
@@ -15,6 +13,7 @@ from compactd.workers.broker.api_keys import (
     INCREMENTAL_ALTER_CONFIGS,
     LIST_CONFIG_RESOURCES,
 )
+from compactd.workers.broker.asking import Unanswered, ask_catalogue
 from compactd.workers.broker.config_values import ConfigValues, Entry
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
@@ -37,7 +36,6 @@ from compactd.workers.catalogue_messages import (
     ResourceType,
 )
 
-_LOGGER = logging.getLogger(__name__)
 #: In the order in which ListConfigResources gives them.
 _LISTED = (
     BROKER_LOGGER,
@@ -247,13 +245,10 @@ def _name_there(context: Context, resource: Any) -> str:
 
 
 async def _changed(context: Context, arguments: AlterConfigs) -> Iterable[ResourceResult]:
-    try:
-        return (await context.catalogue.change("alter_configs", arguments, ResourceResults)).results
-    except TimeoutError:
-        error, message = ErrorCode.REQUEST_TIMED_OUT, "The catalogue did not answer in time."
-    except CompactdError as refusal:
-        _LOGGER.warning("alter_configs: %s", refusal)
-        error, message = ErrorCode.UNKNOWN_SERVER_ERROR, str(refusal)
+    outcome = await ask_catalogue(context, "alter_configs", arguments, ResourceResults)
+    if not isinstance(outcome, Unanswered):
+        return outcome.results
+    error, message = outcome
     return [
         ResourceResult(type=each.type, name=each.name, error=error, message=message) for each in arguments.resources
     ]

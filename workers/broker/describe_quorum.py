@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
-from compactd.config.errors import CompactdError
 from compactd.storage.names import parse_uuid
 from compactd.workers.broker.api_keys import DESCRIBE_QUORUM
+from compactd.workers.broker.asking import Unanswered, ask_catalogue
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
 from compactd.workers.feature_messages import DescribeQuorum, QuorumState
-
-_LOGGER = logging.getLogger(__name__)
 
 METADATA_TOPIC = "__cluster_metadata"
 
@@ -41,14 +38,11 @@ async def describe_quorum(context: Context, header: RequestHeader, request: Any)
             ],
             (),
         )
-    try:
-        state = await context.catalogue.change("describe_quorum", DescribeQuorum(), QuorumState)
-    except (TimeoutError, CompactdError) as error:
-        _LOGGER.warning("describe_quorum: %s", error)
-        text = "The catalogue did not answer in time." if isinstance(error, TimeoutError) else str(error)
+    state = await ask_catalogue(context, "describe_quorum", DescribeQuorum(), QuorumState)
+    if isinstance(state, Unanswered):
         return {
             "error_code": ErrorCode.UNKNOWN_SERVER_ERROR,
-            "error_message": text,
+            "error_message": state.message,
             "topics": (),
             "nodes": (),
         }

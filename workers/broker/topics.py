@@ -6,14 +6,13 @@ The catalogue decides; here are the forms of the request's versions. Topics that
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from compactd.config.errors import CompactdError
 from compactd.storage.names import CLUSTER_METADATA_TOPIC, parse_uuid, uuid_text
 from compactd.workers.broker.api_keys import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
+from compactd.workers.broker.asking import Unanswered, ask_catalogue
 from compactd.workers.broker.config_values import ConfigValues
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.decoding import milliseconds
@@ -32,7 +31,6 @@ from compactd.workers.catalogue_messages import (
     TopicResults,
 )
 
-_LOGGER = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 #: DeleteTopics: topics by name or id; CreateTopics: its answer tells of configs.
@@ -254,11 +252,8 @@ async def _change(
     """The catalogue's results; where it gives none, that for each topic."""
     if not arguments.topics:
         return TopicResults(results=())
-    try:
-        return await context.catalogue.change(operation, arguments, TopicResults)
-    except TimeoutError:
-        error, message = ErrorCode.REQUEST_TIMED_OUT, "The catalogue did not answer in time."
-    except CompactdError as refusal:
-        _LOGGER.warning("%s: %s", operation, refusal)
-        error, message = ErrorCode.UNKNOWN_SERVER_ERROR, str(refusal)
+    outcome = await ask_catalogue(context, operation, arguments, TopicResults)
+    if not isinstance(outcome, Unanswered):
+        return outcome
+    error, message = outcome
     return TopicResults(results=tuple(TopicResult(name=name, error=error, message=message) for name in names))

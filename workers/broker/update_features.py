@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from compactd.config.errors import CompactdError
 from compactd.workers.broker.api_keys import UPDATE_FEATURES
+from compactd.workers.broker.asking import Unanswered, ask_catalogue
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.requests import RequestHeader, handles
@@ -33,13 +33,9 @@ async def update_features(context: Context, header: RequestHeader, request: Any)
     names = tuple(each.feature for each in request.feature_updates)
     if not names:
         return _answer(FeaturesResult(), ())
-    try:
-        result = await context.catalogue.change("update_features", arguments, FeaturesResult)
-    except TimeoutError:
-        result = FeaturesResult(error=ErrorCode.REQUEST_TIMED_OUT, message="The catalogue did not answer in time.")
-    except CompactdError as refusal:
-        _LOGGER.warning("update_features: %s", refusal)
-        result = FeaturesResult(error=ErrorCode.UNKNOWN_SERVER_ERROR, message=str(refusal))
+    result = await ask_catalogue(context, "update_features", arguments, FeaturesResult)
+    if isinstance(result, Unanswered):
+        result = FeaturesResult(error=result.error, message=result.message)
     if not result.error and not arguments.validate_only:
         _LOGGER.info("features: %s", ", ".join(f"{each.name} is {each.level}" for each in arguments.updates))
     return _answer(result, names)

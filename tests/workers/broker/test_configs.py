@@ -203,7 +203,7 @@ def test_levels_of_loggers_count_at_once(broker: CatalogueBroker, client: RawCli
     above, below = "compactd.storage", "compactd.storage.log"
     before = values(client, LOGGER, "1")
     assert {source for _, source in before.values()} == {LOGGER_SOURCE}
-    assert before.keys() >= {"root", above, below, "compactd.workers.broker.configs"}
+    assert before.keys() >= {"root", above, below, "compactd.workers.broker.asking"}
     assert change(client, LOGGER, "1", (above, SET, "DEBUG"), validate_only=True) == (0, None)
     assert values(client, LOGGER, "1") == before
     try:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
-from compactd.config.errors import CompactdError
 from compactd.workers.broker.api_keys import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
+from compactd.workers.broker.asking import Unanswered, ask_catalogue
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.quotas.connections import address_of
@@ -16,8 +15,6 @@ from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
 from compactd.workers.messages import ClientQuota
 from compactd.workers.quota_messages import AlterClientQuotas, EntityChange, QuotaChange, QuotaResult, QuotaResults
-
-_LOGGER = logging.getLogger(__name__)
 
 _EXACT, _DEFAULT, _SPECIFIED = 0, 1, 2
 _TYPES = (USER, CLIENT_ID, IP)
@@ -123,14 +120,8 @@ async def alter_client_quotas(context: Context, header: RequestHeader, request: 
         await context.in_thread(lambda: tuple(host for host in hosts if address_of(host) is None)) if hosts else ()
     )
     arguments = AlterClientQuotas(entities=entities, unknown_hosts=unknown, validate_only=request.validate_only)
-    try:
-        done = await context.catalogue.change("alter_client_quotas", arguments, QuotaResults)
-    except TimeoutError:
-        return _refused(entities, ErrorCode.REQUEST_TIMED_OUT, "The catalogue did not answer in time.")
-    except CompactdError as refusal:
-        _LOGGER.warning("alter_client_quotas: %s", refusal)
-        return _refused(entities, ErrorCode.UNKNOWN_SERVER_ERROR, str(refusal))
-    return _answer(done.results)
+    done = await ask_catalogue(context, "alter_client_quotas", arguments, QuotaResults)
+    return _refused(entities, *done) if isinstance(done, Unanswered) else _answer(done.results)
 
 
 def _refused(entities: tuple[EntityChange, ...], error: ErrorCode, message: str) -> dict[str, Any]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import msgspec
 
-from compactd.config.errors import CompactdError
 from compactd.workers.acl_messages import (
     Acl,
     AclDeletions,
@@ -19,13 +17,13 @@ from compactd.workers.acl_messages import (
     DeleteAcls,
 )
 from compactd.workers.broker.api_keys import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS
+from compactd.workers.broker.asking import Unanswered, ask_catalogue
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.decoding import MalformedRequestError
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
 
-_LOGGER = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 #: Codes that no client may send: Kafka closes the connection. Of those that it does not know it says so.
@@ -171,11 +169,7 @@ async def _changed(
     context: Context, operation: str, arguments: msgspec.Struct, results: type[_T]
 ) -> _T | dict[str, Any]:
     """What the catalogue says; where it says nothing, an error for all."""
-    try:
-        return await context.catalogue.change(operation, arguments, results)
-    except TimeoutError:
-        error, message = ErrorCode.REQUEST_TIMED_OUT, "The catalogue did not answer in time."
-    except CompactdError as refusal:
-        _LOGGER.warning("%s: %s", operation, refusal)
-        error, message = ErrorCode.UNKNOWN_SERVER_ERROR, str(refusal)
-    return {"error_code": error, "error_message": message}
+    outcome = await ask_catalogue(context, operation, arguments, results)
+    if isinstance(outcome, Unanswered):
+        return {"error_code": outcome.error, "error_message": outcome.message}
+    return outcome

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
-from compactd.config.errors import CompactdError
 from compactd.workers.broker.api_keys import ALTER_USER_SCRAM_CREDENTIALS, DESCRIBE_USER_SCRAM_CREDENTIALS
+from compactd.workers.broker.asking import Unanswered, ask_catalogue
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.requests import RequestHeader, handles
@@ -21,7 +20,6 @@ from compactd.workers.credential_messages import (
     CredentialUpsertion,
 )
 
-_LOGGER = logging.getLogger(__name__)
 _NEEDS_ALTER = "The request needs ALTER permission on the cluster."
 _BY_NUMBER = {mechanism.number: mechanism for mechanism in SCRAM_MECHANISMS}
 
@@ -63,14 +61,10 @@ async def alter_user_scram_credentials(context: Context, header: RequestHeader, 
         error, message = ErrorCode.CLUSTER_AUTHORIZATION_FAILED, _NEEDS_ALTER
         return {"results": [_result(CredentialResult(user=user, error=error, message=message)) for user in users]}
     arguments = AlterCredentials(deletions=deletions, upsertions=upsertions)
-    try:
-        outcome = await context.catalogue.change("alter_credentials", arguments, CredentialResults)
+    outcome = await ask_catalogue(context, "alter_credentials", arguments, CredentialResults)
+    if not isinstance(outcome, Unanswered):
         return {"results": [_result(each) for each in outcome.results]}
-    except TimeoutError:
-        error, message = ErrorCode.REQUEST_TIMED_OUT, "The catalogue did not answer in time."
-    except CompactdError as refusal:
-        _LOGGER.warning("alter_credentials: %s", refusal)
-        error, message = ErrorCode.UNKNOWN_SERVER_ERROR, str(refusal)
+    error, message = outcome
     return {"results": [_result(CredentialResult(user=user, error=error, message=message)) for user in users]}
 
 
