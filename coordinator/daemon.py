@@ -66,6 +66,7 @@ from compactd.storage.names import TopicPartition
 from compactd.workers import log_output, logger_levels
 from compactd.workers.clock import Clock
 from compactd.workers.messages import (
+    BrokerCounts,
     CatalogueChange,
     DeleterState,
     DirectoriesRetired,
@@ -78,6 +79,7 @@ from compactd.workers.messages import (
     PartitionStates,
     PeerAnswer,
     PeerRequest,
+    Serving,
     SetLoggerLevels,
     Stopped,
     Welcome,
@@ -391,6 +393,10 @@ class Daemon:
             self.changes.asked_by(worker, message)
         elif isinstance(message, Listening):
             self.startup.broker_listens(worker, message)
+        elif isinstance(message, Serving):
+            self.startup.broker_serves(worker)
+        elif isinstance(message, BrokerCounts):
+            pass  # the metrics took it
         elif isinstance(message, SetLoggerLevels):
             self._set_logger_levels(message)
         elif isinstance(message, LogDirFailed):

@@ -20,10 +20,11 @@ from prometheus_client.registry import Collector
 
 from compactd.coordinator.control_messages import Status
 from compactd.coordinator.interfaces import Frame
+from compactd.coordinator.metrics_clients import ClientMetrics
 from compactd.coordinator.metrics_http import Page, WebServer
 from compactd.coordinator.metrics_series import Moment, PastClean, series_of
 from compactd.coordinator.metrics_table import BY_NAME, COUNTER
-from compactd.workers.messages import CleanDone, CleanProgress, Message
+from compactd.workers.messages import BrokerCounts, CleanDone, CleanProgress, Message
 
 #: /healthz fails when the loop told nothing for this long; it tells something every five seconds.
 STALE_SECONDS = 30.0
@@ -64,6 +65,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._counters = {name: self._counter(name) for name in (*_FROM_STATS, _CLEANER_IO)}
+        self._clients = ClientMetrics(self._registry)
         self._cleans = self._counter("compactd_cleans_total")
         for outcome in _OUTCOMES:
             self._cleans.labels(outcome)
@@ -92,6 +94,8 @@ class Metrics:
             self._moved(message.request_id, message.bytes_read + message.bytes_written)
         elif isinstance(message, CleanDone):
             self._cleaned(message)
+        elif isinstance(message, BrokerCounts):
+            self._clients.counted(message)
 
     def close(self) -> None:
         if self._server is not None:

@@ -36,6 +36,13 @@ def _kafka(group: str, bean: str, name: str, meaning: str, labels: tuple[str, ..
     return Metric(metric, GAUGE, meaning, labels, f"{group}:type={bean},name={name}")
 
 
+def _socket_server(name: str, kind: str, meaning: str) -> Metric:
+    """`networkProcessor`: number of the broker worker."""
+    metric = f"kafka_server_socket_server_metrics_{name.replace('-', '_')}"
+    bean = "kafka.server:type=socket-server-metrics,listener=*,networkProcessor=*"
+    return Metric(metric, kind, meaning, ("listener", "networkProcessor"), f"{bean}, attribute {name}")
+
+
 #: Left out where metrics.partitions is false.
 PARTITION_METRICS: tuple[Metric, ...] = (
     _kafka("kafka.log", "Log", "NumLogSegments", "segments of the log", PARTITION),
@@ -80,6 +87,17 @@ METRICS: tuple[Metric, ...] = (
     _kafka("kafka.controller", "KafkaController", "GlobalTopicCount", "topics"),
     _kafka("kafka.controller", "KafkaController", "GlobalPartitionCount", "partitions"),
     _kafka("kafka.controller", "KafkaController", "OfflinePartitionsCount", "partitions that nobody serves"),
+    _socket_server("connection-count", GAUGE, "clients that are connected"),
+    _socket_server("successful-authentication-total", COUNTER, "clients that logged in, or showed a certificate"),
+    _socket_server("failed-authentication-total", COUNTER, "clients that failed to"),
+    _socket_server("successful-reauthentication-total", COUNTER, "clients that logged in once more"),
+    _socket_server("failed-reauthentication-total", COUNTER, "clients that failed to, and were disconnected"),
+    Metric("compactd_transactions_open", GAUGE, "transactions that were begun and not ended yet"),
+    Metric("compactd_transactions_committed_total", COUNTER, "transactions that were committed"),
+    Metric("compactd_transactions_aborted_total", COUNTER, "transactions that were aborted, for whichever reason"),
+    Metric(
+        "compactd_transactions_timed_out_total", COUNTER, "transactions that were open for too long and are aborted"
+    ),
     Metric("compactd_info", GAUGE, "always 1", ("version", "state", "clusterId")),
     Metric("compactd_uptime_seconds", GAUGE, "since the coordinator was started"),
     Metric("compactd_worker_up", GAUGE, "1: the process runs", ("kind", "number")),

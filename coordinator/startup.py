@@ -54,6 +54,9 @@ class Startup:
         #: Brokers that were given partitions before: those need recovery.
         self.served: set[WorkerId] = set()
         self._listening: set[WorkerId] = set()
+        #: Brokers that take connections; and whether every partition that can be loaded is.
+        self._serving: set[WorkerId] = set()
+        self._is_loaded = False
         self._found: dict[Path, FoundDirs] = {}
         self._update: CatalogueUpdate | None = None
         self._begun_catalogue = False
@@ -96,6 +99,11 @@ class Startup:
             self._begin_catalogue()
         elif self._are_known:
             self._come_back(worker)
+
+    def broker_serves(self, worker: WorkerId) -> None:
+        """A broker takes connections: at the start, or again."""
+        self._serving.add(worker)
+        self._look_whether_running()
 
     @property
     def nodes(self) -> tuple[tuple[int, str, int], ...]:
@@ -172,10 +180,17 @@ class Startup:
         def loaded() -> None:
             patience.cancel()
             self.served.update(self._listening)
-            if not daemon.is_stopping:
-                daemon.now_running()
+            self._is_loaded = True
+            self._look_whether_running()
 
         daemon.assignment.assign(entries, loaded)
+
+    def _look_whether_running(self) -> None:
+        """Whoever hears that it runs may connect at once."""
+        daemon = self._daemon
+        all_serve = len(self._serving) >= daemon.settings.daemon.broker_workers
+        if self._is_loaded and all_serve and not daemon.is_running and not daemon.is_stopping:
+            daemon.now_running()
 
     def _look_at_brokers(self) -> None:
         daemon = self._daemon

@@ -82,6 +82,23 @@ class Listening(Message, frozen=True, kw_only=True, tag=True):
     endpoints: tuple[Endpoint, ...]
 
 
+class Serving(Message, frozen=True, kw_only=True, tag=True):
+    """Broker to coordinator: it takes connections from now on."""
+
+
+class BrokerCounts(Message, frozen=True, kw_only=True, tag=True):
+    """Broker to coordinator, every few seconds: what it counted since it told the last time, and how much there is now."""
+
+    worker: int
+    #: By listener: (connections now, logins that succeeded, that failed, logins once more that succeeded, that failed).
+    listeners: dict[str, tuple[int, int, int, int, int]] = {}
+    #: Transactions that this broker coordinates: open now; committed, aborted, and of the aborted those that were too old.
+    open_transactions: int = 0
+    committed: int = 0
+    aborted: int = 0
+    timed_out: int = 0
+
+
 class Heartbeat(Message, frozen=True, kw_only=True, tag=True):
     """Worker to coordinator, from a thread of its own so that it beats while the kernel runs; the coordinator answers each
     with one of its own."""
@@ -549,7 +566,7 @@ class PeerAnswer(Message, frozen=True, kw_only=True, tag=True):
 
 
 AnyMessage = (
-    Hello | Welcome | Listening | Heartbeat | Reconfigure | SetLoggerLevels | Stop | Stopped | Failed
+    Hello | Welcome | Listening | Serving | BrokerCounts | Heartbeat | Reconfigure | SetLoggerLevels | Stop | Stopped | Failed
     | AssignPartitions | PartitionsReady | ReleasePartitions | PartitionsReleased | PartitionStates | ConfigChanged | LogDirFailed
     | DirectoriesRetired
     | PrepareClean | CleanJob | CleanThrottle | CleanProgress | GroupReady | GroupSwapped | CleanDone | AbortClean

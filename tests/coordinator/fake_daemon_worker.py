@@ -36,6 +36,7 @@ from compactd.workers.messages import (
     Reconfigure,
     ReleasePartitions,
     RetentionDecided,
+    Serving,
     Stop,
     Stopped,
 )
@@ -86,6 +87,10 @@ def broker(channel: Channel, clock: Clock) -> Stopped | None:
                 channel.send(PartitionStates(states=tuple(state_of(part, 200) for part in owned.values())))
                 return Stopped(log_dirs_clean=tuple(sorted({part.log_dir for part in owned.values()})))
             _serve(channel, message, owned)
+            if isinstance(message, CatalogueUpdate) and message.full:
+                time.sleep(float(os.environ.get("COMPACTD_TEST_SLOW_SERVING", "0")))
+                note(channel, "serving")
+                channel.send(Serving())
 
 
 def _serve(channel: Channel, message: Message | None, owned: dict[str, PartitionAssignment]) -> None:

@@ -153,7 +153,7 @@ def test_reload_applies_what_may_change_and_refuses_the_rest_by_name(fast_dir: P
         assert answer.refused == ("broker.workers stays 2: 3 counts from the next start on",)
         until(lambda: serving.worker("cleaner-0") and len(serving.status().workers) == 6, "the second cleaner")
         assert "settings" in serving.told("cleaning")
-        assert any("log.cleaner.backoff.ms" in line for line in serving.told("cleaner-0"))
+        until(lambda: any("log.cleaner.backoff.ms" in line for line in serving.told("cleaner-0")), "the settings")
         until(lambda: "configs fresh" in serving.told("cleaning"), "the topic of the topics section")
         assert "topic users was altered" in serving.log()
         # SIGHUP does the same; down to none, which only compactd allows.
@@ -266,3 +266,11 @@ def test_a_daemon_without_topics_leaves_its_dirs_in_good_order_too(fast_dir: Pat
         serving.start()
         assert serving.stop()[0] == 0
         assert all(LogDir(path).clean_shutdown() for path in serving.dirs)
+
+
+@pytest.mark.parametrize("topics", ["", "users:4"])
+def test_it_runs_when_every_broker_takes_connections(fast_dir: Path, topics: str) -> None:
+    with Serving(fast_dir, topics=topics) as serving:
+        serving.environment["COMPACTD_TEST_SLOW_SERVING"] = "0.3"
+        serving.start()
+        assert all("serving" in serving.told(name) for name in ("broker-0", "broker-1"))

@@ -30,7 +30,7 @@ from compactd.coordinator.metrics import STALE_SECONDS, Metrics
 from compactd.coordinator.metrics_document import metrics_markdown
 from compactd.coordinator.metrics_table import BY_NAME, METRICS, PARTITION_METRICS
 from compactd.storage.names import TopicPartition
-from compactd.workers.messages import CleanDone, CleanProgress, PartitionState, SegmentState
+from compactd.workers.messages import BrokerCounts, CleanDone, CleanProgress, PartitionState, SegmentState
 from tests.coordinator.serving import until
 from tests.scripts.daemons import RunningDaemon
 
@@ -189,6 +189,7 @@ def test_everything_in_the_table_is_served_and_nothing_else(frame: FakeFrame, me
     metrics.update(
         status(cleaning=CleaningStatus(partitions=(dirty("users-0", 0.5, 10),), quarantine=(aside("users-0"),)))
     )
+    metrics.observe(BrokerCounts(worker=0, listeners={"PLAINTEXT": (0, 0, 0, 0, 0)}))
     found = shown(metrics)
     assert {name for name, _ in found} == set(BY_NAME)
     for name, labels in found:
@@ -310,6 +311,26 @@ def test_io_of_cleaners_counts_each_byte_once(metrics: Metrics) -> None:
     for number in range(10, 3000):
         metrics.observe(progress(number, 1, 0))
     assert len(metrics._running) <= 1024
+
+
+def test_what_brokers_count_of_their_clients_adds_up(metrics: Metrics) -> None:
+    metrics.observe(BrokerCounts(worker=0, listeners={"SASL": (7, 5, 2, 1, 0)}, open_transactions=3, committed=4))
+    metrics.observe(BrokerCounts(worker=1, listeners={"SASL": (1, 1, 0, 0, 0)}, open_transactions=2, aborted=1))
+    metrics.observe(
+        BrokerCounts(worker=0, listeners={"SASL": (6, 1, 1, 0, 1)}, committed=1, aborted=2, timed_out=1)
+    )  # fmt: skip
+    found = shown(metrics)
+    server, of_first = "kafka_server_socket_server_metrics", (("listener", "SASL"), ("networkProcessor", "0"))
+    assert found[f"{server}_connection_count", of_first] == 6
+    assert found[f"{server}_successful_authentication_total", of_first] == 6
+    assert found[f"{server}_failed_authentication_total", of_first] == 3
+    assert found[f"{server}_successful_reauthentication_total", of_first] == 1
+    assert found[f"{server}_failed_reauthentication_total", of_first] == 1
+    assert value(metrics, f"{server}_connection_count", listener="SASL", networkProcessor="1") == 1
+    assert value(metrics, "compactd_transactions_open") == 2
+    assert value(metrics, "compactd_transactions_committed_total") == 5
+    assert value(metrics, "compactd_transactions_aborted_total") == 3
+    assert value(metrics, "compactd_transactions_timed_out_total") == 1
 
 
 def test_dead_cleaners_are_those_that_were_given_up(metrics: Metrics) -> None:

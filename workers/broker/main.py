@@ -27,10 +27,14 @@ from compactd.workers.broker.partitions import Partitions
 from compactd.workers.broker.peers import Peers
 from compactd.workers.broker.requests import load_handlers
 from compactd.workers.broker.security.authorizer import Authorizer
+from compactd.workers.broker.security.login_counts import LoginCounts
 from compactd.workers.broker.server import Limits, Server
 from compactd.workers.broker.transactions.coordinator import TransactionCoordinator
+from compactd.workers.broker.transactions.counts import TransactionCounts
+from compactd.workers.broker.transactions.transaction import State
 from compactd.workers.clock import Clock
 from compactd.workers.messages import (
+    BrokerCounts,
     CatalogueChanged,
     CatalogueUpdate,
     Endpoint,
@@ -40,6 +44,7 @@ from compactd.workers.messages import (
     PeerAnswer,
     PeerRequest,
     Reconfigure,
+    Serving,
     Stop,
     Stopped,
     Welcome,
@@ -52,6 +57,8 @@ _THREADS = 16
 #: How long the loop waits for a thread that computes before it takes the interpreter from it. Python's 5 ms would be added
 #: to each call of the kernel.
 _SWITCH_SECONDS = 0.0005
+#: How often the coordinator is told what was counted.
+_COUNT_SECONDS = 5.0
 #: Descriptors that this process allows itself, where it may.
 _FILES = 1 << 17
 
@@ -123,6 +130,7 @@ class Broker:
         self._stopped = self.loop.create_future()
         self._stop_reason = ""
         self._expiring: asyncio.TimerHandle | None = None
+        self._counting: asyncio.TimerHandle | None = None
 
     async def serve(self) -> Stopped:
         """Until Stop; returns the last words."""
@@ -141,8 +149,9 @@ class Broker:
                 listener.close()
 
     async def _stop(self) -> Stopped:
-        if self._expiring is not None:
-            self._expiring.cancel()
+        for planned in (self._expiring, self._counting):
+            if planned is not None:
+                planned.cancel()
         await self.server.close()
         await self.context.stop()
         clean = await self.context.partitions.close()
@@ -188,6 +197,8 @@ class Broker:
             for endpoint, listener in listening:
                 self.server.start(listener, endpoint.listener)
             self.channel.set_phase("serving")
+            self.channel.send(Serving())
+            self._plan_counts()
 
     def _reconfigured(self, message: Reconfigure) -> None:
         context = self.context
@@ -198,6 +209,27 @@ class Broker:
         context.partitions.verify_transactions(context.config.transaction_partition_verification_enable)
         context.partitions.reconfigure(_loading(context.storage))
         self.server.limits = _limits(context.config)
+
+    def _plan_counts(self) -> None:
+        self._counting = self.loop.call_later(_COUNT_SECONDS, self._tell_counts)
+
+    def _tell_counts(self) -> None:
+        connections, logins = self.server.by_listener(), self.context.part(LoginCounts).take()
+        listeners = {
+            name: (connections.get(name, 0), *logins.get(name, (0, 0, 0, 0))) for name in {*connections, *logins}
+        }
+        coordinated = self.context.part(TransactionCoordinator)
+        self.channel.send(
+            BrokerCounts(
+                worker=self.channel.number,
+                listeners=listeners,
+                open_transactions=sum(
+                    each.state is State.ONGOING for shard in coordinated for each in shard.by_id.values()
+                ),
+                **self.context.part(TransactionCounts).take(),
+            )
+        )
+        self._plan_counts()
 
     def _plan_expiry(self) -> None:
         seconds = self.context.storage.producer_id_expiration_check_interval_ms / 1000

@@ -105,6 +105,10 @@ class Server:
     def connections(self) -> int:
         return len(self._connections)
 
+    def by_listener(self) -> dict[str, int]:
+        """Connections of each listener."""
+        return dict(self._by_listener)
+
     def start(self, listener: socket.socket, name: str) -> None:
         """Takes connections on the bound socket of a listener from now on, and owns it."""
         listener.setblocking(False)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from compactd.workers.broker.connection import Connection, Disconnected
 from compactd.workers.broker.requests import Encoded, Peer, SendsFile, total_size
+from compactd.workers.broker.security.login_counts import LoginCounts
 from compactd.workers.broker.security.tls import Tls
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ _LOGGER = logging.getLogger(__name__)
 #: Bytes that are encrypted in one go, and after how many others get a turn.
 _AT_ONCE = 64 << 10
 _TURN = 1 << 20
+#: The client left, which says nothing about who it is.
+_GONE = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
 class TlsConnection(Connection):
@@ -36,6 +39,7 @@ class TlsConnection(Connection):
         self._encrypted = tls.context().wrap_socket(
             sock, server_side=True, do_handshake_on_connect=False, suppress_ragged_eofs=True
         )
+        self._logs_in = session is not None
         super().__init__(server, self._encrypted, peer, session)
         self._receive_into = self._decrypt_into
 
@@ -43,13 +47,20 @@ class TlsConnection(Connection):
         try:
             await self._shake_hands()
         except (OSError, ValueError) as error:
+            if isinstance(error, (ssl.SSLError, ValueError)) and not isinstance(error, _GONE):
+                self._count(succeeded=False)
             _LOGGER.info("%s:%d failed to connect with TLS: %s", self.peer.host, self.peer.port, _reason(error))
             self._end()
             return
         except BaseException:
             self._end()
             raise
+        if not self._logs_in:
+            self._count(succeeded=True)
         await super()._serve()
+
+    def _count(self, *, succeeded: bool) -> None:
+        self._server.context.part(LoginCounts).count(self.peer.listener, succeeded=succeeded)
 
     def _end(self) -> None:
         self._shut()

@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compactd.workers.broker import main
 from compactd.workers.broker.requests import load_handlers
-from compactd.workers.broker.security import scram
+from compactd.workers.broker.security import sasl, scram
 from compactd.workers.broker.security.login import LoginError, LoginRefusedError
 from compactd.workers.broker.security.plain import PlainLogin
 from compactd.workers.broker.security.scram import SCRAM_MECHANISMS, ScramLogin
-from compactd.workers.messages import CatalogueUpdate, Reconfigure, ScramCredential
+from compactd.workers.messages import BrokerCounts, CatalogueUpdate, Reconfigure, ScramCredential
 from tests.workers.broker.harness import CLUSTER_ID, InProcessBroker, RawClient
 from tests.workers.broker.sasl_client import (
     METADATA,
@@ -195,19 +196,51 @@ def test_users_of_plain_change_without_a_restart(broker: InProcessBroker) -> Non
 
 
 def test_who_logs_in_again_needs_the_password_of_now(log_dir: Path) -> None:
-    with InProcessBroker([log_dir], {**_SETTINGS, "connections.max.reauth.ms": 60_000}) as broker:
-        with broker.connect("SASL_PLAINTEXT") as stays, broker.connect("SASL_PLAINTEXT") as leaves:
-            log_in(stays, "alice", "secret")
-            log_in(leaves, "bob", "other")
-            broker.channel.put(Reconfigure(settings={_JAAS: f'{_MODULE} required user_alice="fresh";'}))
-            end = time.monotonic() + 10
-            while "fresh" not in broker.in_loop(lambda context: context.config.listener_settings.get(_JAAS, "")):
-                assert time.monotonic() < end
-            log_in(stays, "alice", "fresh")
-            assert stays.ask(METADATA, 9, {"topics": []}).cluster_id == CLUSTER_ID
-            handshake(leaves, "PLAIN")
-            assert authenticate(leaves, plain_token("bob", "other")).error_code == 58
-            assert leaves.is_closed()
+    with (
+        InProcessBroker([log_dir], {**_SETTINGS, "connections.max.reauth.ms": 60_000}) as broker,
+        broker.connect("SASL_PLAINTEXT") as stays,
+        broker.connect("SASL_PLAINTEXT") as leaves,
+    ):
+        log_in(stays, "alice", "secret")
+        log_in(leaves, "bob", "other")
+        broker.channel.put(Reconfigure(settings={_JAAS: f'{_MODULE} required user_alice="fresh";'}))
+        end = time.monotonic() + 10
+        while "fresh" not in broker.in_loop(lambda context: context.config.listener_settings.get(_JAAS, "")):
+            assert time.monotonic() < end
+        log_in(stays, "alice", "fresh")
+        assert stays.ask(METADATA, 9, {"topics": []}).cluster_id == CLUSTER_ID
+        handshake(leaves, "PLAIN")
+        assert authenticate(leaves, plain_token("bob", "other")).error_code == 58
+        assert leaves.is_closed()
+
+
+def test_logins_are_counted(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main, "_COUNT_SECONDS", 0.05)
+    monkeypatch.setattr(sasl, "_LOGIN_SECONDS", 0.0)
+    with (
+        InProcessBroker([log_dir], {**_SETTINGS, "connections.max.reauth.ms": 60_000}) as broker,
+        broker.connect() as plain,
+        broker.connect("SASL_PLAINTEXT") as stays,
+    ):
+        plain.ask(METADATA, 9, {"topics": []})
+        log_in(stays, "alice", "secret")
+        log_in(stays, "alice", "secret")
+        for password in ("wrong", "wronger"):
+            with broker.connect("SASL_PLAINTEXT") as client:
+                handshake(client, "PLAIN")
+                assert authenticate(client, plain_token("bob", password)).error_code == 58
+                assert client.is_closed()
+        handshake(stays, "PLAIN")
+        assert authenticate(stays, plain_token("alice", "wrong")).error_code == 58
+        assert stays.is_closed()
+        counted = [0, 0, 0, 0]
+        while counted != [1, 2, 1, 1]:
+            told = broker.channel.wait_for(lambda message: isinstance(message, BrokerCounts))
+            assert told.listeners.get("PLAINTEXT", (1, 0, 0, 0, 0)) == (1, 0, 0, 0, 0)
+            _, *logins = told.listeners.get("SASL_PLAINTEXT", (0, 0, 0, 0, 0))
+            counted = [count + more for count, more in zip(counted, logins, strict=True)]
+        told = broker.channel.wait_for(lambda message: isinstance(message, BrokerCounts))
+        assert told.listeners["SASL_PLAINTEXT"] == (0, 0, 0, 0, 0)
 
 
 def test_whatever_is_sent_in_place_of_a_token_is_no_bug(

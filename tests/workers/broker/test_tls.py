@@ -17,6 +17,7 @@ import pytest
 from compactd.config.listener_security import securities
 from compactd.config.settings import DaemonConfig
 from compactd.workers.broker.security.distinguished_names import subject_of
+from compactd.workers.broker.security.login_counts import LoginCounts
 from compactd.workers.broker.security.tls import TlsError, build_context
 from tests.workers.broker.batches import FETCH, batch, fetch, fetch_body, produce, records_of
 from tests.workers.broker.certificates import Certificates, make_certificates
@@ -111,6 +112,22 @@ def test_strangers_and_clients_without_tls_do_not_get_in(broker: InProcessBroker
                 pass  # an alert
     with pytest.raises(ssl.SSLError):
         TlsClient(broker.ports["SSL"], certificates, version=ssl.TLSVersion.TLSv1_1)
+
+
+def test_handshakes_count_where_nobody_logs_in(
+    broker: InProcessBroker, certificates: Certificates
+) -> None:  # fmt: skip
+    with TlsClient(broker.ports["SSL"], certificates) as client:
+        client.ask(METADATA, 9, {"topics": []})
+    with TlsClient(broker.ports["SASL_SSL"], certificates) as client:
+        log_in(client, "alice", "secret")
+    with RawClient(broker.ports["SSL"]) as client:
+        client.send(METADATA, 9, {"topics": []})
+        with suppress(ConnectionError):
+            while client.socket.recv(100):
+                pass
+    counted = broker.in_loop(lambda context: context.part(LoginCounts).take())
+    assert counted == {"SSL": [1, 1, 0, 0], "SASL_SSL": [1, 0, 0, 0]}
 
 
 def test_a_client_that_never_shakes_hands_holds_up_nobody(broker: InProcessBroker, certificates: Certificates) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,11 @@ from compactd.storage.log import Origin
 from compactd.storage.records.batch import iter_batches
 from compactd.storage.records.builder import build_batch
 from compactd.storage.records.record import Record
+from compactd.workers.broker.context import Context
+from compactd.workers.broker.requests import Peer, RequestHeader
 from compactd.workers.broker.transactions.coordinator import TransactionCoordinator
+from compactd.workers.broker.transactions.counts import TransactionCounts
+from compactd.workers.broker.transactions.describe import list_transactions
 from compactd.workers.broker.transactions.java_order import partition_of
 from compactd.workers.broker.transactions.markers import MarkerWriter
 from compactd.workers.broker.transactions.records import decode_record, encode_tombstone, encode_transition
@@ -287,6 +292,35 @@ def test_ids_are_found_by_patterns_states_producers_and_age(broker: CatalogueBro
     assert bad.error_code == 128
     odd = client.ask(LIST, 0, {"state_filters": ["Ongoing", "Asleep"], "producer_id_filters": ()})
     assert (odd.unknown_state_filters, len(odd.transaction_states)) == (("Asleep",), 3)
+
+
+def test_others_are_served_while_very_many_ids_are_listed(broker: CatalogueBroker, client: RawClient) -> None:
+    assert begun(client).end(True) == 0
+    settled(client, "tx")
+
+    async def run(context: Any) -> tuple[int, int]:
+        (shard, *_) = context.part(TransactionCoordinator)
+        for number in range(50_000):
+            shard.by_id[f"id-{number}"] = Transaction(f"id-{number}", number, 60_000, context.clock.now_ms(), epoch=0)
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        beside = asyncio.ensure_future(other())
+        header = RequestHeader(LIST, 0, 1, "", Peer("127.0.0.1", 1))
+        request = SimpleNamespace(state_filters=["Empty"], producer_id_filters=[])
+        answer = await list_transactions(context, header, request)
+        beside.cancel()
+        return len(answer["transaction_states"]), turns
+
+    count, turns = broker.in_loop(run)
+    assert count == 50_000
+    # How many depends on the machine; without giving way there would be none.
+    assert turns > 0
 
 
 def test_an_id_that_fits_no_record_is_refused(client: RawClient) -> None:
@@ -639,3 +673,24 @@ def test_ids_in_rotation(broker: CatalogueBroker, client: RawClient, newer: bool
     assert seen == [(True, 32_766), (False, 0), (False, 1), (False, 2)]
     settled(client, "tx")
     assert committed(client, "t") == [b"first", b"0", b"1", b"2", b"3"]
+
+
+def test_ends_are_counted(broker: CatalogueBroker, client: RawClient) -> None:
+    for name, commit in (("one", True), ("two", True), ("three", False)):
+        assert begun(client, name=name).end(commit) == 0
+        settled(client, name)
+    begun(client, name="slow", timeout_ms=5_000)
+    begun(client, name="open", timeout_ms=900_000)
+    broker.clock.moved_ms += 10_000
+    until(lambda: settled(client, "slow").transaction_state == "CompleteAbort")
+
+    def taken(context: Context) -> tuple[dict[str, int], int]:
+        is_open = [
+            each.state is State.ONGOING
+            for shard in context.part(TransactionCoordinator)
+            for each in shard.by_id.values()
+        ]
+        return context.part(TransactionCounts).take(), sum(is_open)
+
+    assert broker.in_loop(taken) == ({"committed": 2, "aborted": 2, "timed_out": 1}, 1)
+    assert broker.in_loop(taken)[0] == {"committed": 0, "aborted": 0, "timed_out": 0}

@@ -32,6 +32,7 @@ from compactd.workers.broker.schemas import request_class
 from compactd.workers.broker.security.credentials import ScramCredentials
 from compactd.workers.broker.security.listeners import Listeners
 from compactd.workers.broker.security.login import Exchange, LoginBrokenError, LoginError, LoginRefusedError
+from compactd.workers.broker.security.login_counts import LoginCounts
 from compactd.workers.broker.security.plain import PlainLogin
 from compactd.workers.broker.security.scram import SCRAM_MECHANISMS, ScramLogin
 
@@ -113,6 +114,7 @@ class SaslSession:
             return await self._step(frame)
         except _FailedError as failure:
             again = "" if self._user is None else " again"
+            context.part(LoginCounts).count(peer.listener, succeeded=False, again=bool(again))
             _LOGGER.info(
                 "%s:%d failed to log in%s on %s: %s", peer.host, peer.port, again, self._security.listener.name, failure
             )
@@ -227,6 +229,7 @@ class SaslSession:
             )
 
     def _logged_in(self, user: str) -> None:
+        self._context.part(LoginCounts).count(self._peer.listener, succeeded=True, again=self._user is not None)
         self._user = user
         self._exchange = None
         self._state = _State.DONE

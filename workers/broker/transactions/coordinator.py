@@ -19,6 +19,7 @@ from compactd.workers.broker.coordinating import Coordinator
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.partition import Partition
 from compactd.workers.broker.produce import Transactions
+from compactd.workers.broker.transactions.counts import TransactionCounts
 from compactd.workers.broker.transactions.gate import Gate
 from compactd.workers.broker.transactions.markers import Marker, MarkerWriter
 from compactd.workers.broker.transactions.producer_ids import ProducerIds
@@ -282,6 +283,7 @@ class TransactionCoordinator(Coordinator[Shard]):
             transaction.pending = _completed(transaction)
             await asyncio.sleep(_LONGEST_PAUSE)
             return False
+        self.context.part(TransactionCounts).ended(committed=transaction.state is State.COMPLETE_COMMIT)
         return True
 
     # ---- time
@@ -294,7 +296,7 @@ class TransactionCoordinator(Coordinator[Shard]):
             for shard in self:
                 for transaction in list(shard.by_id.values()):
                     await turns.others()
-                    if transaction.is_timed_out(now_ms):
+                    if shard.holds(transaction) and transaction.is_timed_out(now_ms):
                         await self._time_out(transaction)
 
     async def _time_out(self, transaction: Transaction) -> None:
@@ -304,6 +306,7 @@ class TransactionCoordinator(Coordinator[Shard]):
         )  # fmt: skip
         try:
             await self.abort(transaction.transactional_id)
+            self.context.part(TransactionCounts).timed_out += 1
         except TransactionError as error:
             _LOGGER.info("transactional id %s was not aborted: %s", transaction.transactional_id, error.code.name)
 

@@ -1,0 +1,51 @@
+"""Metrics that brokers' counts feed: connections, logins and transactions."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from compactd.coordinator.metrics_table import BY_NAME
+from compactd.workers.messages import BrokerCounts
+
+_SERVER = "kafka_server_socket_server_metrics_"
+#: In the order of BrokerCounts.listeners.
+_LOGINS = (
+    "successful_authentication_total",
+    "failed_authentication_total",
+    "successful_reauthentication_total",
+    "failed_reauthentication_total",
+)
+_ENDED = ("committed", "aborted", "timed_out")
+
+
+class ClientMetrics:
+    """Counters and gauges of prometheus_client's own, which lock. `counted` is called on the loop's thread."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._connections = _gauge(f"{_SERVER}connection_count", registry)
+        self._logins = [_counter(f"{_SERVER}{name}", registry) for name in _LOGINS]
+        self._open = _gauge("compactd_transactions_open", registry)
+        self._ended = {name: _counter(f"compactd_transactions_{name}_total", registry) for name in _ENDED}
+        self._open_by_worker: dict[int, int] = {}
+
+    def counted(self, counts: BrokerCounts) -> None:
+        """What a broker counted since it told the last time."""
+        worker = str(counts.worker)
+        for listener, (connections, *logins) in counts.listeners.items():
+            self._connections.labels(listener, worker).set(connections)
+            for counter, count in zip(self._logins, logins, strict=True):
+                counter.labels(listener, worker).inc(count)
+        self._open_by_worker[counts.worker] = counts.open_transactions
+        self._open.set(sum(self._open_by_worker.values()))
+        for name, counter in self._ended.items():
+            counter.inc(getattr(counts, name))
+
+
+def _gauge(name: str, registry: CollectorRegistry) -> Gauge:
+    metric = BY_NAME[name]
+    return Gauge(name, metric.meaning, metric.labels, registry=registry)
+
+
+def _counter(name: str, registry: CollectorRegistry) -> Counter:
+    metric = BY_NAME[name]
+    return Counter(name.removesuffix("_total"), metric.meaning, metric.labels, registry=registry)
