@@ -16,6 +16,7 @@ from compactd.workers.broker.security.authorizer import Authorizer, Operation, R
 from compactd.workers.broker.transactions.coordinator import TransactionCoordinator
 from compactd.workers.broker.transactions.java_order import by_topic
 from compactd.workers.broker.transactions.transaction import STATES_BY_TITLE, State, Transaction, TransactionError
+from compactd.workers.broker.turns import Turns
 
 
 @handles(DESCRIBE_TRANSACTIONS, 0, 0)
@@ -78,17 +79,20 @@ async def list_transactions(context: Context, header: RequestHeader, request: An
         }
     allows = context.part(Authorizer).allows
     keeps = _filter(context, request)
-    found = [
-        {
-            "transactional_id": each.transactional_id,
-            "producer_id": each.producer_id,
-            "transaction_state": each.state.title,
-        }
-        for shard in coordinator
-        for each in shard.by_id.values()
-        if keeps(each)
-        and allows(header, Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, each.transactional_id, log=False)
-    ]
+    found: list[dict[str, Any]] = []
+    turns = Turns()
+    for each in [each for shard in coordinator for each in shard.by_id.values()]:
+        await turns.others()
+        if keeps(each) and allows(
+            header, Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, each.transactional_id, log=False
+        ):
+            found.append(
+                {
+                    "transactional_id": each.transactional_id,
+                    "producer_id": each.producer_id,
+                    "transaction_state": each.state.title,
+                }
+            )
     pattern = getattr(request, "transactional_id_pattern", None)
     try:
         if pattern:

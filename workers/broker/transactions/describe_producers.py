@@ -10,6 +10,7 @@ from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
+from compactd.workers.broker.turns import Turns
 
 _MESSAGES = {
     ErrorCode.INVALID_TOPIC_EXCEPTION: "The topic name is invalid",
@@ -22,12 +23,13 @@ _MESSAGES = {
 async def describe_producers(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
     """Every producer that a partition of this broker knows, with the offset at which its open transaction began."""
     topics = []
+    turns = Turns()
     for topic in request.topics:
         error = _topic_error(context, header, topic.name)
-        rows = [
-            _row(number, error, _MESSAGES[error]) if error else _described(context, topic.name, number)
-            for number in topic.partition_indexes
-        ]
+        rows = []
+        for number in topic.partition_indexes:
+            await turns.others()
+            rows.append(_row(number, error, _MESSAGES[error]) if error else _described(context, topic.name, number))
         topics.append({"name": topic.name, "partitions": rows})
     return {"topics": topics}
 
