@@ -23,11 +23,20 @@ class Difference:
 
 
 #: APIs that Kafka announces and compactd does not.
-LEFT_OUT: dict[tuple[int, ...], str] = {
-    (38, 39, 40, 41): "delegation tokens",
-    (64, 80, 81, 94): "quorum voters and registrations of brokers and controllers: there is one node",
-    (76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92): "share groups",
-    (88, 89, 93): "streams groups",
+LEFT_OUT: dict[tuple[int, ...], tuple[str, str]] = {
+    (38, 39, 40, 41): ("Create-, Renew-, Expire-, DescribeDelegationToken", "delegation tokens"),
+    (64, 80, 81, 94): (
+        "UnregisterBroker, AddRaftVoter, RemoveRaftVoter, UnregisterController",
+        "there is one node, broker and controller both",
+    ),
+    (76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92): (
+        "ShareGroupHeartbeat, -Describe, ShareFetch, ShareAcknowledge, the states and offsets of share groups",
+        "share groups",
+    ),
+    (88, 89, 93): (
+        "StreamsGroupHeartbeat, -Describe, -TopologyDescriptionUpdate",
+        "streams groups (KIP-1071)",
+    ),
 }
 #: Features that go with them.
 LEFT_OUT_FEATURES = ("share.version", "streams.version")
@@ -89,15 +98,17 @@ def document() -> str:
     lines = [
         "# Where compactd differs from Kafka 4.4.0",
         "",
-        "Found by asking both the same in every version of every API, by running Kafka's tools on both, and by the clients of",
-        "five languages (`tests/integration`). What is not listed here is answered alike, field by field. This file is written",
-        "from the table that the tests use: `python -m tests.integration.differences`.",
+        "Found by asking both the same in every version of every API, by running Kafka's tools on both, and with five client",
+        "libraries (`tests/integration`). What is not listed here is answered alike, field by field. This file is written from",
+        "the table that the tests use: `python -m tests.integration.differences`.",
         "",
         "## Not announced",
         "",
-        "| APIs | |",
-        "|---|---|",
-        *(f"| {', '.join(map(str, apis))} | {why} |" for apis, why in LEFT_OUT.items()),
+        "A client that needs one of these says that the broker is too old for it; to ask all the same closes the connection.",
+        "",
+        "| numbers | APIs | what for |",
+        "|---|---|---|",
+        *(f"| {', '.join(map(str, apis))} | {which} | {why} |" for apis, (which, why) in LEFT_OUT.items()),
         "",
         f"The features {' and '.join(f'`{name}`' for name in LEFT_OUT_FEATURES)} are left out with them.",
         "",

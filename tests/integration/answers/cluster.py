@@ -30,6 +30,8 @@ def cluster(script: Recording) -> None:
 
     script.each("topics", METADATA, metadata("meta", "nowhere", "bad name", ""))
     script.each("none", METADATA, metadata(), lowest=1)
+    script.each("all", METADATA, metadata(topics=None), lowest=1)
+    script.each("all of old", METADATA, metadata(), highest=0)
     for how, topic_id in (("id", script.ids["meta"]), ("unknown id", uuid.UUID(int=7)), ("neither", None)):
         script.each(
             f"by {how}", METADATA, metadata(topics=[{"name": None, "topic_id": topic_id}]), lowest=10

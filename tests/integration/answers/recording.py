@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import re
 import uuid
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,7 +32,7 @@ class Recording:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.client: RawClient = server.connect()
-        self.log: list[tuple[str, Any]] = []
+        self.log: Log = []
         self.asked: dict[int, set[int]] = {}
         #: Topics that were made here.
         self.ids: dict[str, uuid.UUID] = {}
@@ -76,7 +77,7 @@ class Recording:
 
     def create(self, topic: str, partitions: int = 1, **config: object) -> None:
         """A topic, ready to be written to; a label for its id."""
-        self.server.create(topic, partitions, **config)
+        self.server.create(topic, partitions, **{"retention_ms": -1, **config})
         found = self.quietly(3, 12, {"topics": [{"topic_id": None, "name": topic}]}).topics[0]
         self.ids[topic] = found.topic_id
         self._names[found.topic_id] = f"id of {topic}"
@@ -105,7 +106,9 @@ class Recording:
             return self._names[value]
         if isinstance(value, str):
             return self._text(value)
-        if isinstance(value, bool) or value is None or isinstance(value, (bytes, float)):
+        if isinstance(value, (bytes, bytearray)):
+            return f"{len(value)} bytes {zlib.crc32(value):08x}" if len(value) > 40 else f"bytes {value.hex()}"
+        if isinstance(value, bool) or value is None or isinstance(value, float):
             return value
         return int(value) if isinstance(value, int) else str(value)
 
@@ -143,10 +146,15 @@ KAFKA_VERSIONS = {
 }  # fmt: skip
 
 
-def differences(kafka: Recording, ours: Recording) -> list[str]:
+Log = list[tuple[str, Any]]
+#: When the records were made that are written. Long ago, so that it is past everywhere; topics keep them.
+THEN_MS = 1_700_000_000_000
+
+
+def differences(kafka: Log, ours: Log) -> list[str]:
     """Where answers differ, a line each."""
     found = []
-    for (label, expected), (also, answered) in zip(kafka.log, ours.log, strict=True):
+    for (label, expected), (also, answered) in zip(kafka, ours, strict=True):
         assert label == also
         found += [f"{label}: {line}" for line in _differences(expected, answered, "")]
     return found

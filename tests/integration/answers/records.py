@@ -6,13 +6,12 @@ import time
 import uuid
 from typing import Any
 
-from tests.integration.answers.recording import Recording
+from tests.integration.answers.recording import THEN_MS, Recording
 from tests.workers.broker.batches import batch, fetch_body, produce_body
 
 PRODUCE, FETCH, LIST_OFFSETS, DELETE_RECORDS, OFFSET_FOR_LEADER_EPOCH = 0, 1, 2, 21, 23
 APIS = (PRODUCE, FETCH, LIST_OFFSETS, DELETE_RECORDS, OFFSET_FOR_LEADER_EPOCH)
-_NOW = int(time.time() * 1000)
-_NOWHERE = uuid.UUID(int=5)
+THEN_MSHERE = uuid.UUID(int=5)
 
 
 def records(script: Recording) -> None:
@@ -26,37 +25,37 @@ def records(script: Recording) -> None:
     def produce(data: bytes | None, topic: str = "plain", **more: Any) -> Any:
         def make(version: int) -> dict[str, Any]:
             if version >= 13:
-                return produce_body(data, topic_id=script.ids.get(topic, _NOWHERE), **more)
+                return produce_body(data, topic_id=script.ids.get(topic, THEN_MSHERE), **more)
             return produce_body(data, topic, **more)
 
         return make
 
-    good = batch([b"v", b"w"], timestamp=_NOW)
+    good = batch([b"v", b"w"], timestamp=THEN_MS)
     script.each("two records", PRODUCE, produce(good))
     script.each("acks 1", PRODUCE, produce(good, acks=1))
-    script.each("a keyed one", PRODUCE, produce(batch([b"v"], timestamp=_NOW), "keyed"))
-    script.each("stamped by the broker", PRODUCE, produce(batch([b"v"], timestamp=_NOW), "stamped"))
+    script.each("a keyed one", PRODUCE, produce(batch([b"v"], timestamp=THEN_MS), "keyed"))
+    script.each("stamped by the broker", PRODUCE, produce(batch([b"v"], timestamp=THEN_MS), "stamped"))
     script.each("no topic", PRODUCE, produce(good, "nowhere"))
     script.each("no partition", PRODUCE, produce(good, partition=9))
     script.each("no batch", PRODUCE, produce(b""))
     script.each("two batches", PRODUCE, produce(good + good))
-    script.each("too large", PRODUCE, produce(batch([b"x" * 1_048_600], timestamp=_NOW)))
-    script.each("no key", PRODUCE, produce(batch([b"v", b"w"], keys=[b"k", None], timestamp=_NOW), "keyed"))
-    script.each("from the future", PRODUCE, produce(batch([b"v"], timestamp=_NOW + 7_200_000)))
+    script.each("too large", PRODUCE, produce(batch([b"x" * 1_048_600], timestamp=THEN_MS)))
+    script.each("no key", PRODUCE, produce(batch([b"v", b"w"], keys=[b"k", None], timestamp=THEN_MS), "keyed"))
+    script.each("from the future", PRODUCE, produce(batch([b"v"], timestamp=int(time.time() * 1000) + 7_200_000)))
     script.each("a bad sum", PRODUCE, produce(good[:17] + b"\0\0\0\0" + good[21:]))
     script.each("acks 5", PRODUCE, produce(good, acks=5))
     script.each("nothing", PRODUCE, {"acks": 1, "topic_data": []})
     idempotent = {"producer_id": 9_000_000, "producer_epoch": 0}
     for name, sequence in (("first", 0), ("again", 0), ("a gap", 7)):
-        data = batch([b"v"], timestamp=_NOW, base_sequence=sequence, **idempotent)
+        data = batch([b"v"], timestamp=THEN_MS, base_sequence=sequence, **idempotent)
         script.each(f"idempotent, {name}", PRODUCE, produce(data, partition=1))
-    data = batch([b"v"], timestamp=_NOW, base_sequence=0, transactional=True, **idempotent)
+    data = batch([b"v"], timestamp=THEN_MS, base_sequence=0, transactional=True, **idempotent)
     script.each("transactional without an id", PRODUCE, produce(data))
     script.each("transactional of nobody", PRODUCE, lambda v: {**produce(data)(v), "transactional_id": "nobody"})
 
     def fetch(topic: str = "plain", **more: Any) -> Any:
         def make(version: int) -> dict[str, Any]:
-            name = {"topic_id": script.ids.get(topic, _NOWHERE)} if version >= 13 else {"topic": topic}
+            name = {"topic_id": script.ids.get(topic, THEN_MSHERE)} if version >= 13 else {"topic": topic}
             body = fetch_body(**{**name, **{key: value for key, value in more.items() if key != "replica"}})
             body["replica_id"] = more.get("replica", -1)
             if version >= 15:
@@ -76,9 +75,9 @@ def records(script: Recording) -> None:
     def offsets(topic: str, *rows: dict[str, Any], **more: Any) -> dict[str, Any]:
         return {"replica_id": -1, "topics": [{"name": topic, "partitions": list(rows)}], **more}
 
-    for stamp in (-1, -2, -3, -4, -5, -6, -7, 0, _NOW, _NOW + 9_999_999):
+    for stamp in (-1, -2, -3, -4, -5, -6, -7, 0, THEN_MS, THEN_MS + 9_999_999):
         rows = [{"partition_index": number, "timestamp": stamp} for number in (0, 1, 9)]
-        script.each(f"timestamp {stamp - _NOW if stamp > 0 else stamp}", LIST_OFFSETS, offsets("plain", *rows))
+        script.each(f"timestamp {stamp - THEN_MS if stamp > 0 else stamp}", LIST_OFFSETS, offsets("plain", *rows))
     row = {"partition_index": 0, "timestamp": -1}
     script.each("no topic", LIST_OFFSETS, offsets("nowhere", row))
     script.each("twice", LIST_OFFSETS, offsets("plain", row, row))

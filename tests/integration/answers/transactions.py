@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from typing import Any
 
-from tests.integration.answers.recording import Recording, span
+from tests.integration.answers.recording import THEN_MS, Recording, span
 from tests.workers.broker.batches import PRODUCE, batch, produce_body
 
 (INIT_PRODUCER_ID, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, WRITE_MARKERS, TXN_OFFSET_COMMIT, DESCRIBE_PRODUCERS,
@@ -15,7 +14,6 @@ APIS = (
     INIT_PRODUCER_ID, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, WRITE_MARKERS, TXN_OFFSET_COMMIT, DESCRIBE_PRODUCERS,
     DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS,
 )  # fmt: skip
-_NOW = int(time.time() * 1000)
 CONCURRENT_TRANSACTIONS = 51
 
 
@@ -94,7 +92,7 @@ def old_way(script: Recording, version: int) -> None:
         "transactions": [{**mine, "verify_only": True, "topics": [{"name": "moved", "partitions": [0, 2]}]}],
     })  # fmt: skip
     data = batch(
-        [b"v"], timestamp=_NOW, transactional=True, producer_id=producer, producer_epoch=epoch, base_sequence=0
+        [b"v"], timestamp=THEN_MS, transactional=True, producer_id=producer, producer_epoch=epoch, base_sequence=0
     )
     for partition in (0, 2):
         body = {**produce_body(data, "moved", partition), "transactional_id": name}
@@ -144,7 +142,7 @@ def new_way(script: Recording) -> None:
     producer, epoch = initialised(script, "new")
     mine = {"transactional_id": "new", "producer_id": producer, "producer_epoch": epoch}
     data = batch(
-        [b"v"], timestamp=_NOW, transactional=True, producer_id=producer, producer_epoch=epoch, base_sequence=0
+        [b"v"], timestamp=THEN_MS, transactional=True, producer_id=producer, producer_epoch=epoch, base_sequence=0
     )
     for version in (12, 13):
         name = {"topic_id": script.ids["moved"]} if version >= 13 else {"topic": "moved"}
@@ -180,7 +178,7 @@ def repairs(script: Recording) -> None:
         name = f"hanging{version}"
         producer, epoch = initialised(script, name)
         data = batch(
-            [b"v"], timestamp=_NOW, transactional=True, producer_id=producer, producer_epoch=epoch, base_sequence=0
+            [b"v"], timestamp=THEN_MS, transactional=True, producer_id=producer, producer_epoch=epoch, base_sequence=0
         )
         body = {**produce_body(data, "moved", 0), "transactional_id": name}
         script.ask(f"{name}, produce", PRODUCE, 12, body)
