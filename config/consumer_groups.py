@@ -37,6 +37,11 @@ def check_groups(config: DaemonConfig, source: str) -> None:
     if "classic" not in protocols:
         text = ",".join(protocols)
         raise _refused(source, "group.coordinator.rebalance.protocols", text, "must name classic: Kafka demands it")
+    if "share" in protocols:
+        text = ",".join(protocols)
+        raise _refused(
+            source, "group.coordinator.rebalance.protocols", text, "share groups are not served: leave share out"
+        )
 
 
 def _refused(source: str, name: str, value: object, reason: str) -> SettingError:

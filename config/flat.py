@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from compactd.config.daemon_table import DAEMON_SETTINGS
 from compactd.config.listener_settings import listener_setting
 from compactd.config.setting import Setting
-from compactd.config.settings import CleanerConfig, DaemonConfig, StorageConfig, as_text
+from compactd.config.settings import CleanerConfig, DaemonConfig, StorageConfig, TopicConfig, as_text
 from compactd.config.table import CLEANER_SETTINGS, STORAGE_SETTINGS
 
 #: CleanerConfig shortens one name of the table.
 _FIELDS = {"io_buffer_load_factor": "load_factor"}
+
+
+def value_of(config: StorageConfig | CleanerConfig | DaemonConfig | TopicConfig, setting: Setting) -> Any:
+    """A setting's value in the configuration that has it."""
+    return getattr(config, _FIELDS.get(setting.field, setting.field))
 
 
 def flatten(storage: StorageConfig, cleaner: CleanerConfig, daemon: DaemonConfig) -> dict[str, str]:
@@ -19,7 +25,7 @@ def flatten(storage: StorageConfig, cleaner: CleanerConfig, daemon: DaemonConfig
     flat: dict[str, str] = {}
     for config, settings in ((storage, STORAGE_SETTINGS), (cleaner, CLEANER_SETTINGS), (daemon, DAEMON_SETTINGS)):
         for setting in settings:
-            value = getattr(config, _FIELDS.get(setting.field, setting.field))
+            value = value_of(config, setting)
             if value is not None:
                 flat[setting.name] = as_text(value)
     return flat | daemon.listener_settings

@@ -19,6 +19,9 @@ from compactd.config.daemon_table import DAEMON_SETTINGS
 _LISTENER_PREFIX = "listener.name."
 _OF_DAEMON = frozenset(setting.name for setting in DAEMON_SETTINGS)
 
+#: What reasons begin with.
+NO_EFFECT = "a Kafka setting that has no effect here: "
+
 _ALONE = "this node is alone and connects to no other"
 _COPIES = "there is one copy of each partition, on this node"
 _QUORUM = "this node is its own quorum, without elections"
@@ -171,7 +174,7 @@ def why_unused(name: str) -> str | None:
     """Why a name that `config.table` lacks has no effect here; None for a name that Kafka doesn't know either."""
     if name in OTHER_BROKER_NAMES:
         reason = next(reason for beginning, reason in _REASONS if name.startswith(beginning))
-        return f"a Kafka setting that has no effect here: {reason}"
+        return f"{NO_EFFECT}{reason}"
     if name.startswith(_LISTENER_PREFIX):
         return _why_of_listener(name)
     if name.startswith(OPEN_PREFIXES):

@@ -21,7 +21,7 @@ from compactd.config.raw import RawEntry, RawSettings, UnusedSetting
 from compactd.config.setting import LONG_MAX, Dynamic
 from compactd.config.settings import TopicConfig, as_text
 from compactd.config.table import BY_BROKER_NAME, BY_TOPIC_NAME, SETTINGS
-from compactd.config.without_effect import why_refused
+from compactd.config.without_effect import NO_EFFECT, why_refused
 from compactd.coordinator.interfaces import Settings
 from compactd.workers.messages import GivenSettings
 
@@ -286,7 +286,7 @@ def _without_effect(given: RawSettings) -> list[UnusedSetting]:
             fed = (*BY_BROKER_NAME.get(name, ()), *filter(None, (BY_TOPIC_NAME.get(name),)))
             reason = next((setting.no_effect for setting in fed if setting.no_effect), "")
             if reason:
-                found.append(UnusedSetting(name, entry.source, f"a Kafka setting that has no effect here: {reason}"))
+                found.append(UnusedSetting(name, entry.source, f"{NO_EFFECT}{reason}"))
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import click
 
 from compactd.config.daemon_table import DAEMON_SETTINGS
 from compactd.config.errors import UsageError
+from compactd.config.flat import value_of
 from compactd.config.listener_settings import listener_setting
 from compactd.config.load import (
     load_file,
@@ -20,13 +21,17 @@ from compactd.config.load import (
     resolve_storage,
     resolve_topic,
 )
-from compactd.config.raw import RawSettings
+from compactd.config.raw import RawSettings, UnusedSetting
 from compactd.config.resolve import DEFAULT
 from compactd.config.setting import HIDDEN, BrokerName, Dynamic, Kind, Setting, Value
+from compactd.config.settings import CleanerConfig, DaemonConfig, StorageConfig, TopicConfig
 from compactd.config.table import CLEANER_SETTINGS, STORAGE_SETTINGS, TOPIC_SETTINGS
+from compactd.config.without_effect import NO_EFFECT
 from compactd.coordinator.configuration import DEFAULT_LOG_DIR, Configuration
 from compactd.scripts.output import Table, print_json, print_line, warn
 from compactd.storage.metadata.cluster import read_cluster_metadata
+
+_Config = TopicConfig | CleanerConfig | StorageConfig | DaemonConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +90,9 @@ def command(
         raise UsageError(detail="give the file once, as FILE or with --config")
     path = file or config
     raw = RawSettings() if path is None else load_file(path)
-    sections = _resolve(sets, path, raw, topic)
-    for unused in raw.unused:
+    configuration = Configuration(sets, path)
+    sections = _resolve(sets, configuration, raw, topic)
+    for unused in configuration.unused:
         if unused.unknown:
             warn(f"{unused.source}: {unused.name} is not used: {unused.reason}.")
     shown = {
@@ -97,14 +103,14 @@ def command(
             for row in rows:
                 print_json(row.to_json())
         return
-    _show(shown)
+    _show(shown, [unused for unused in configuration.unused if not unused.unknown])
 
 
 def _resolve(
-    sets: tuple[str, ...], path: Path | None, raw: RawSettings, topic: str | None
+    sets: tuple[str, ...], configuration: Configuration, raw: RawSettings, topic: str | None
 ) -> dict[str, list[ShownSetting]]:
     # Finds whatever is wrong, as the daemon does at its start; then once more for the sources.
-    log_dirs = Configuration(sets, path).resolve(None).storage.log_dirs
+    log_dirs = configuration.resolve(None).storage.log_dirs
     given = parse_sets(sets)
     metadata = read_cluster_metadata(log_dirs)
     for warning in () if metadata is None else metadata.warnings:
@@ -136,7 +142,7 @@ def _resolve(
     return found
 
 
-def _rows(settings: tuple[Setting, ...], config: object, sources: Mapping[str, str]) -> list[ShownSetting]:
+def _rows(settings: tuple[Setting, ...], config: _Config, sources: Mapping[str, str]) -> list[ShownSetting]:
     return [
         ShownSetting(setting, _value(config, setting), sources[setting.name])
         for setting in settings
@@ -144,9 +150,9 @@ def _rows(settings: tuple[Setting, ...], config: object, sources: Mapping[str, s
     ]
 
 
-def _value(config: object, setting: Setting) -> Value:
+def _value(config: _Config, setting: Setting) -> Value:
     # Where internal.segment.bytes is set, it is what segment.bytes comes to: the source says so.
-    value: Value = getattr(config, setting.field, setting.default)
+    value = value_of(config, setting)
     return tuple(sorted(value)) if isinstance(value, frozenset) else value
 
 
@@ -157,7 +163,7 @@ def _with_default_dir(row: ShownSetting) -> ShownSetting:
     return row
 
 
-def _show(sections: Mapping[str, list[ShownSetting]]) -> None:
+def _show(sections: Mapping[str, list[ShownSetting]], unused: Sequence[UnusedSetting]) -> None:
     shown = [(title, rows) for title, rows in sections.items() if rows]
     for number, (title, rows) in enumerate(shown):
         if number:
@@ -168,6 +174,12 @@ def _show(sections: Mapping[str, list[ShownSetting]]) -> None:
         table.show()
     if not shown:
         print_line("every setting has its default")
+    if unused:
+        print_line("")
+        table = Table(("setting", "source", "why"), title="Given, but not used", droppable=("source",))
+        for each in unused:
+            table.row(each.name, each.source, each.reason.removeprefix(NO_EFFECT))
+        table.show()
 
 
 def _plain(value: Value) -> Any:

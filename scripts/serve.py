@@ -53,7 +53,7 @@ def command(config: Path | None, sets: tuple[str, ...]) -> None:
     for unused in configuration.unused:
         _log.log(
             logging.WARNING if unused.unknown else logging.INFO,
-            f"{unused.source}: {unused.name} is not used: {unused.reason}",
+            f"{unused.source}: {unused.name}{' is not used' if unused.unknown else ''}: {unused.reason}",
         )
     daemon = Daemon(
         configuration,

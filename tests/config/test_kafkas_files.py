@@ -109,6 +109,7 @@ def test_the_file_of_a_broker_with_logins_and_acls(tmp_path: Path) -> None:
         ("remote.log.storage.system.enable=true", "tiered storage cannot be had"),
         ("create.topic.policy.class.name=org.example.NoTopics", "classes of your own cannot be loaded"),
         ("process.roles=controller", "would serve nobody"),
+        ("group.coordinator.rebalance.protocols=classic,consumer,share", "share groups are not served"),
         ("controller.quorum.voters=1@a:9093,2@b:9093,3@c:9093", "no other voters"),
         ("metadata.log.dir=/fast/metadata", "put this one first"),
         ("broker.id=7\nnode.id=6", "the same as node.id, which is 6"),

@@ -15,9 +15,9 @@ from compactd.config.table import BY_BROKER_NAME, SETTINGS
 from compactd.config.without_effect import DECIDING, why_refused, why_unused
 
 _ROOT = Path(__file__).parents[2]
-#: The program, but for what only lists settings or shows them.
+#: The program, but for what only lists settings, checks or shows them.
 _LISTS = ("config/table.py", "config/daemon_table.py", "config/broker_names.py", "config/document.py")
-_LISTS += ("config/listener_settings.py", "config/flat.py", "config/resolve.py")
+_LISTS += ("config/listener_settings.py", "config/flat.py", "config/resolve.py", "coordinator/running_rules.py")
 #: Read as a whole group: by the beginning of the names, or by names that are put together.
 _TOGETHER = {
     "config/listener_security.py": ("principal.builder.class", "sasl.", "connections.max.reauth.ms", "max.conn"),

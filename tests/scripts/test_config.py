@@ -60,6 +60,28 @@ def test_values_say_which_line_they_come_from(run: Run, tmp_path: Path) -> None:
     assert users["cleanup.policy"]["source"] == "compactd.yaml:5"
 
 
+def test_every_setting_is_shown_as_it_was_given(run: Run) -> None:
+    # The one whose configuration has another name for it.
+    (row,) = lines(run("config", "--set", "log.cleaner.io.buffer.load.factor=0.5", "--changed", "--json")).values()
+    assert row["value"] == 0.5
+
+
+def test_what_has_no_effect_is_shown_with_the_reason(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(f"log.dirs={tmp_path}/d1\nnum.io.threads=8\nbackground.threads=4\n")
+    result = run("config", file, "--changed")
+    assert result.exit_code == 0
+    told = result.stdout.partition("Given, but not used")[2]
+    assert "num.io.threads" in told
+    assert "whose number is broker.workers" in told
+    assert "background.threads" in told
+    file.write_text("transaction.two.phase.commit.enable=true\n")
+    refused = run("config", file)
+    assert refused.exit_code == 2
+    assert "server.properties:1" in refused.stderr
+    assert "two-phase commit cannot be had" in refused.stderr
+
+
 def test_a_person_reads_a_table(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text(f"log.dirs={tmp_path}/d1\nlog.retention.hours=24\nlog.segmnt.bytes=5\n")
