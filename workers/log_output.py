@@ -20,6 +20,13 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 TEXT = "text"
 JSON = "json"
 
+#: Characters that a terminal acts on.
+_ESCAPED = {number: f"\\x{number:02x}" for number in (*range(0x20), *range(0x7F, 0xA0))} | {
+    ord("\t"): "\t",
+    # What follows can't be taken for a line of its own.
+    ord("\n"): "\n    ",
+}
+
 
 def configure(process: str, form: str, level: str) -> None:
     """Sends all logging of this process to stderr. `form`: "auto", "text" or "json"; `level` as in setting log.level."""
@@ -68,6 +75,8 @@ class _TextLine(logging.Formatter):
         time = datetime.fromtimestamp(record.created).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
         text = f"{time} {record.levelname:<7} {self._process}: {record.getMessage()}"
         text += "".join(f" {name}={value}" for name, value in _fields(record).items())
+        # Names that clients chose may be in it.
+        text = text.translate(_ESCAPED)
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
         return text

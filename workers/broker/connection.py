@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import select
 import socket
 import struct
 from collections import deque
@@ -33,8 +34,9 @@ _SIZE = struct.Struct(">i")
 _SEND_AT_ONCE = 4 << 20
 #: Parts of answers up to this size are put together before they are sent.
 _SMALL = 32 << 10
-#: So many requests of one client are served before others get a turn.
+#: So many requests of one client are served, or for so long, before others get a turn.
 _IN_A_ROW = 8
+_IN_A_ROW_SECONDS = 0.005
 #: How often a connection that must not be read is looked after.
 _LOOK_AFTER_SECONDS = 5.0
 
@@ -94,14 +96,18 @@ class Connection:
     # ---- serving
 
     async def _serve(self) -> None:
-        served = 0
+        served, since = 0, 0.0
         try:
             while True:
+                waited = bool(self._frames)
                 frame = await self._next_frame()
-                served += 1
-                if served % _IN_A_ROW == 0:
+                if not waited:
+                    served, since = 0, self.last_active
+                elif served >= _IN_A_ROW or self.last_active - since > _IN_A_ROW_SECONDS:
                     # Requests that are answered at once never wait for anything: let others have their turn.
                     await asyncio.sleep(0)
+                    served, since = 0, self._loop.time()
+                served += 1
                 self.is_serving = True
                 try:
                     result = await self._answer(self._server.context, memoryview(frame), self.peer)
@@ -167,6 +173,12 @@ class Connection:
             return self._socket.recv(1, socket.MSG_PEEK) == b""
         except BlockingIOError:
             return False
+
+    def is_left(self) -> bool:
+        """Whether its client has closed it, maybe behind requests that were not read yet."""
+        asked = select.poll()
+        asked.register(self._fd, select.POLLRDHUP)
+        return bool(asked.poll(0))
 
     def _shut(self) -> None:
         self._at_end = True

@@ -19,6 +19,8 @@ _LARGEST = 2**31 - 1
 #: A session that was not used for this long gives its place away.
 _UNUSED_SECONDS = 120.0
 _FIRST_TOPIC_IDS = 13
+#: Partitions that all sessions remember at most: some hundred megabytes. Kafka's memory is the limit there.
+MOST_REMEMBERED = 1_000_000
 
 #: Topic, by name or by id as the version has it, and partition.
 Key = tuple[TopicKey, int]
@@ -129,7 +131,12 @@ class FetchSessions:
             return FetchPlan([], error=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         if epoch != session.epoch:
             return FetchPlan([], error=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        before = len(session.partitions)
         _change(session, request)
+        if len(session.partitions) > before and self._is_too_much(0):
+            # The client begins anew, and asks for everything each time if there is still no room.
+            del self._by_id[session_id]
+            return FetchPlan([], error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if not session.partitions:
             del self._by_id[session_id]
             return FetchPlan([])
@@ -144,7 +151,7 @@ class FetchSessions:
         return NO_SESSION
 
     def _open(self, version: int, wanted: list[Wanted]) -> FetchSession | None:
-        if not wanted or not self._make_room(len(wanted)):
+        if not wanted or not self._make_room(len(wanted)) or self._is_too_much(len(wanted)):
             return None
         session_id = random.randint(1, _LARGEST)
         while session_id in self._by_id:
@@ -153,6 +160,10 @@ class FetchSessions:
         session.partitions = {(each.topic, each.number): each for each in wanted}
         self._by_id[session_id] = session
         return session
+
+    def _is_too_much(self, more: int) -> bool:
+        """Whether partitions of all sessions, and `more`, are more than are remembered."""
+        return more + sum(len(each.partitions) for each in self._by_id.values()) > MOST_REMEMBERED
 
     def _make_room(self, size: int) -> bool:
         """The longest unused session goes if it was unused for long; else the smallest that is old and smaller."""

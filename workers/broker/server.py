@@ -247,10 +247,11 @@ class Server:
             self._sweep = self.loop.call_later(seconds, self._close_idle)
 
     def _close_idle(self) -> None:
-        """Also closes clients that do not take their answer; those whose request is being served may wait."""
+        """Also closes clients that do not take their answer; those whose request is being served may wait, if they still
+        do: one that waits behind requests of its own is not seen to leave."""
         oldest = self.loop.time() - self.limits.max_idle_ms / 1000
         for connection in list(self._connections):
-            if not connection.is_serving and connection.last_active < oldest:
+            if connection.last_active < oldest and (not connection.is_serving or connection.is_left()):
                 connection.close()
         self._plan_sweep()
 

@@ -40,6 +40,8 @@ class TlsConnection(Connection):
             sock, server_side=True, do_handshake_on_connect=False, suppress_ragged_eofs=True
         )
         self._logs_in = session is not None
+        #: The client said that nothing more comes, which is before its end of the connection is closed.
+        self._has_ended = False
         super().__init__(server, self._encrypted, peer, session)
         self._receive_into = self._decrypt_into
 
@@ -119,6 +121,7 @@ class TlsConnection(Connection):
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 break
             if received == 0:
+                self._has_ended = True
                 return count
             count += received
         if count == 0:
@@ -127,8 +130,8 @@ class TlsConnection(Connection):
 
     def _start_reading(self) -> None:
         super()._start_reading()
-        if self._encrypted.pending():
-            # Decrypted already: the socket does not tell of it.
+        if self._encrypted.pending() or self._has_ended:
+            # Decrypted already, the client's farewell too: the socket does not tell of it.
             self._loop.call_soon(self._read_pending)
 
     def _read_pending(self) -> None:

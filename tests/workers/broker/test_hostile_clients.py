@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import struct
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from compactd.workers.broker import connection, fetch_sessions
+from compactd.workers.broker.context import Context
 from compactd.workers.broker.groups.consumer import regex
 from compactd.workers.broker.groups.consumer.heartbeat import resolver
 from compactd.workers.broker.groups.consumer.regex import TopicPattern
 from compactd.workers.broker.groups.consumer.regex_syntax import RegexError
+from compactd.workers.broker.requests import Peer, answer
+from tests.workers.broker.batches import FETCH, batch, fetch_body, produce
 from tests.workers.broker.catalogue_harness import CatalogueBroker
-from tests.workers.broker.harness import RawClient
-from tests.workers.broker.transactional import RawProducer
+from tests.workers.broker.harness import RawClient, request_frame
+from tests.workers.broker.transactional import RawProducer, ready
 
 API_VERSIONS, FIND_COORDINATOR, LIST_TRANSACTIONS = 18, 10, 66
 #: Each character of a name leads through all of its states.
@@ -64,3 +72,79 @@ def test_others_are_served_while_transactions_are_looked_for(
         waiting.join()
         assert served > 3
         assert answers[0].error_code == 128
+
+
+# ---- connections
+
+
+def test_one_who_asks_much_at_once_does_not_hold_the_loop(
+    broker: CatalogueBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks, seen = 0, []
+
+    async def slow(context: Context, frame: memoryview, peer: Peer) -> Any:
+        time.sleep(0.01)
+        seen.append(ticks)
+        return await answer(context, frame, peer)
+
+    async def count() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0)
+            ticks += 1
+
+    monkeypatch.setattr(connection, "answer", slow)
+    with RawClient(broker.port) as client:
+        broker.in_loop(lambda context: [context.spawn(count())])
+        frame = request_frame(API_VERSIONS, 0, 1, {}, "a")
+        client.send_bytes((struct.pack(">i", len(frame)) + frame) * 6)
+        for _ in range(6):
+            client.receive_frame()
+    # Others had a turn between any two that took so long.
+    assert len(set(seen)) == 6
+
+
+def test_who_leaves_behind_requests_that_wait_is_let_go(log_dir: Path) -> None:
+    with CatalogueBroker([log_dir], {"connections.max.idle.ms": 200}) as broker, RawClient(broker.port) as other:
+        ready(other, {"t": 1})
+        waits = {**fetch_body(), "max_wait": 1 << 30, "min_bytes": 1000}
+        with RawClient(broker.port) as stays, RawClient(broker.port) as leaves:
+            for client in (stays, leaves):
+                client.send(FETCH, 12, waits)
+            for _ in range(2):
+                leaves.send(FETCH, 12, waits)
+            broker.wait_for_watchers("t", 2)
+            leaves.close()
+            end = time.monotonic() + 20
+            while broker.connections > 1:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            # One who is still there is waited for.
+            assert broker.connections == 1
+            with RawClient(broker.port) as writer:
+                produce(writer, batch([b"v" * 2000]))
+            assert stays.receive(FETCH, 12).responses[0].partitions[0].records
+
+
+def test_sessions_remember_so_many_partitions_in_all(broker: CatalogueBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_sessions, "MOST_REMEMBERED", 25)
+
+    def body(count: int, session: int = 0, epoch: int = 0, first: int = 0) -> dict[str, Any]:
+        rows = [
+            {"partition": number, "fetch_offset": 0, "partition_max_bytes": 1} for number in range(first, first + count)
+        ]
+        return {
+            **fetch_body(), "max_wait": 0, "session_id": session, "session_epoch": epoch,
+            "topics": [{"topic": "nowhere", "partitions": rows}],
+        }  # fmt: skip
+
+    with RawClient(broker.port) as client:
+        first = client.ask(FETCH, 12, body(20))
+        assert first.session_id
+        # No room for another one: it is answered without a session.
+        other = client.ask(FETCH, 12, body(10))
+        assert (other.session_id, len(other.responses[0].partitions)) == (0, 10)
+        assert client.ask(FETCH, 12, body(5, first.session_id, 1, 20)).session_id == first.session_id
+        # One that grows too large is over.
+        assert client.ask(FETCH, 12, body(1, first.session_id, 2, 30)).error_code == 70
+        assert client.ask(FETCH, 12, body(25)).session_id

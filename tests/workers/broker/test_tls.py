@@ -7,6 +7,7 @@ import random
 import shutil
 import socket
 import ssl
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ from compactd.workers.broker.security.login_counts import LoginCounts
 from compactd.workers.broker.security.tls import TlsError, build_context
 from tests.workers.broker.batches import FETCH, batch, fetch, fetch_body, produce, records_of
 from tests.workers.broker.certificates import Certificates, make_certificates
-from tests.workers.broker.harness import InProcessBroker, RawClient
+from tests.workers.broker.harness import InProcessBroker, RawClient, request_frame
 from tests.workers.broker.sasl_client import METADATA, log_in
 
 _JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="secret";'
@@ -173,6 +174,27 @@ def test_large_requests_and_answers_arrive_whole(broker: InProcessBroker, certif
             found += [each.value for each in records_of(fetch(client, len(found)).records)]
         assert found[0] == value
         assert found[1:] == [b"%d" % number for number in range(50)]
+
+
+def test_a_farewell_right_behind_a_request_is_noticed(broker: InProcessBroker, certificates: Certificates) -> None:
+    """The end of TLS without that of the connection, in one piece with what came before."""
+    context = ssl.create_default_context(cafile=str(certificates.authority))
+    arrived, leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(arrived, leaving, server_hostname="localhost")
+    with RawClient(broker.ports["SSL"]) as client:
+        while True:
+            with suppress(ssl.SSLWantReadError):
+                tls.do_handshake()
+                break
+            client.send_bytes(leaving.read())
+            arrived.write(client.socket.recv(1 << 16))
+        frame = request_frame(METADATA, 9, 1, {"topics": []}, "a")
+        tls.write(struct.pack(">i", len(frame)) + frame)
+        with suppress(ssl.SSLWantReadError):
+            tls.unwrap()
+        client.send_bytes(leaving.read())
+        while data := client.socket.recv(1 << 16):
+            arrived.write(data)
 
 
 def test_pipelined_requests_are_answered_in_order(broker: InProcessBroker, certificates: Certificates) -> None:
