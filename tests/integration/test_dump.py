@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import time
@@ -93,6 +94,27 @@ def test_offsets_of_groups(server: Server, tools: Tools) -> None:
         assert any('"topic":"dump-group"' in line and f'"partition":{number}' in line for line in lines)
     assert any('"group":"g-dump"' in line and '"protocolType":"consumer"' in line for line in lines)
     assert not [line for line in lines if "Unknown" in line or "rror" in line]
+
+
+def test_states_of_transactions(server: Server, tools: Tools) -> None:
+    """Kafka reads what the transaction coordinator wrote."""
+    server.create("dump-transaction", 2)
+    messages = [Message(b"v", partition=number) for number in (0, 1)]
+    for commit in (True, False):
+        Librdkafka().transact(server, "dump-transaction", messages, "x-dump", commit)
+
+    def states() -> list[str]:
+        files = [str(path) for log_dir in server.log_dirs for path in log_dir.glob("__transaction_state-*/*.log")]
+        lines = dump(tools, "--transaction-log-decoder", "--files", ",".join(files))
+        assert not [line for line in lines if "Unknown" in line or "rror" in line]
+        mine = "\n".join(line for line in lines if "x-dump" in line)
+        found = re.findall(r'"transactionStatus":"(\w+)"', mine)
+        # Partitions may be added together or one by one.
+        return [state for state, _ in itertools.groupby(found)]
+
+    ended = ["Empty", "Ongoing", "PrepareCommit", "CompleteCommit", "Empty", "Ongoing", "PrepareAbort", "CompleteAbort"]
+    until(lambda: states()[-1:] == ended[-1:], "the last state")
+    assert states() == ended
 
 
 def metadata_dir(server: Server) -> Path:
