@@ -17,6 +17,7 @@ from compactd.workers.broker.errors import ErrorCode, error_of
 from compactd.workers.broker.partition import Partition
 from compactd.workers.broker.peers import PeerError, Peers
 from compactd.workers.broker.requests import RequestHeader
+from compactd.workers.broker.transactions.partition_errors import PartitionErrors
 from compactd.workers.broker.transactions.transaction import Producer, TopicPartitionKey, TransactionError
 
 if TYPE_CHECKING:
@@ -51,12 +52,6 @@ class Asked(msgspec.Struct, frozen=True):
     producer_epoch: int
     adds: bool
     partitions: tuple[TopicPartitionKey, ...]
-
-
-class Answered(msgspec.Struct, frozen=True):
-    """(topic, partition, error code) of each."""
-
-    errors: tuple[tuple[str, int, int], ...]
 
 
 class Gate:
@@ -132,11 +127,11 @@ class Gate:
         if worker == self._context.worker:
             return await self._decide(asked)
         try:
-            answer = await self._context.part(Peers).ask(worker, _OPERATION, asked, Answered)
+            answer = await self._context.part(Peers).ask(worker, _OPERATION, asked, PartitionErrors)
         except PeerError as error:
             _LOGGER.info("transactional id %s: %s", asked.transactional_id, error)
             return dict.fromkeys(asked.partitions, ErrorCode.NETWORK_EXCEPTION)
-        return {(topic, number): ErrorCode(code) for topic, number, code in answer.errors}
+        return answer.by_partition()
 
     async def _decide(self, asked: Asked) -> Mapping[TopicPartitionKey, ErrorCode]:
         producer = Producer(asked.producer_id, asked.producer_epoch)
@@ -148,9 +143,8 @@ class Gate:
             return dict.fromkeys(asked.partitions, error.code)
         return dict.fromkeys(asked.partitions, ErrorCode.NONE)
 
-    async def _asked(self, asked: Asked) -> Answered:
-        found = await self._decide(asked)
-        return Answered(errors=tuple((topic, number, int(error)) for (topic, number), error in found.items()))
+    async def _asked(self, asked: Asked) -> PartitionErrors:
+        return PartitionErrors.of(await self._decide(asked))
 
 
 def _told(error: ErrorCode, knows_abortable: bool) -> ErrorCode:

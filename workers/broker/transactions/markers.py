@@ -16,6 +16,7 @@ from compactd.workers.broker.groups.coordinator import GroupCoordinator
 from compactd.workers.broker.groups.records import OFFSETS_TOPIC
 from compactd.workers.broker.partition import Partition
 from compactd.workers.broker.peers import PeerError, Peers
+from compactd.workers.broker.transactions.partition_errors import PartitionErrors
 from compactd.workers.broker.transactions.transaction import TopicPartitionKey
 
 _LOGGER = logging.getLogger(__name__)
@@ -33,12 +34,6 @@ class Marker(msgspec.Struct, frozen=True):
     #: 2: the epoch was raised for the marker, one that is not newer than the data is of another transaction (KIP-1228).
     transaction_version: int
     partitions: tuple[TopicPartitionKey, ...]
-
-
-class MarkerResults(msgspec.Struct, frozen=True):
-    """(topic, partition, error code) of each."""
-
-    errors: tuple[tuple[str, int, int], ...]
 
 
 class MarkerWriter:
@@ -103,12 +98,11 @@ class MarkerWriter:
     ) -> dict[TopicPartitionKey, ErrorCode]:
         asked = msgspec.structs.replace(marker, partitions=tuple(keys))
         try:
-            results = await self._context.part(Peers).ask(worker, _OPERATION, asked, MarkerResults)
+            results = await self._context.part(Peers).ask(worker, _OPERATION, asked, PartitionErrors)
         except PeerError as error:
             _LOGGER.info("markers of producer %d: %s", marker.producer_id, error)
             return dict.fromkeys(keys, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        return {(topic, number): ErrorCode(code) for topic, number, code in results.errors}
+        return results.by_partition()
 
-    async def _asked(self, marker: Marker) -> MarkerResults:
-        found = await self.write_here(marker, marker.partitions)
-        return MarkerResults(errors=tuple((topic, number, int(error)) for (topic, number), error in found.items()))
+    async def _asked(self, marker: Marker) -> PartitionErrors:
+        return PartitionErrors.of(await self.write_here(marker, marker.partitions))
