@@ -76,10 +76,15 @@ def origin_of(directory: Path) -> Path | None:
 
 def future_copies(log_dir: Path) -> dict[TopicPartition, list[Path]]:
     """The `-future` directories of a log dir by partition. StorageIOError."""
+    return directories_named(log_dir, names.FUTURE_DIR)
+
+
+def directories_named(log_dir: Path, suffix: str) -> dict[TopicPartition, list[Path]]:
+    """Partitions' directories of a log dir whose names end so, by partition. StorageIOError."""
     found: dict[TopicPartition, list[Path]] = {}
     try:
         with os.scandir(log_dir) as entries:
-            there = sorted(entry.name for entry in entries if entry.name.endswith(names.FUTURE_DIR) and entry.is_dir())
+            there = sorted(entry.name for entry in entries if entry.name.endswith(suffix) and entry.is_dir())
     except OSError as error:
         raise files.failed(log_dir, "list", error) from error
     for name in there:

@@ -166,11 +166,13 @@ class Daemon(Serving):
     def strays(self) -> list[str]:
         """Files that a finished clean, swap or deletion does not leave."""
         odd = (".cleaned", ".swap", ".tmp")
+        # Unlike rglob, walk takes no offence at what goes while it looks.
         return [
-            str(path)
+            f"{where}/{name}"
             for log_dir in self.dirs
-            for path in log_dir.rglob("*")
-            if path.name.endswith(odd) or path.name.endswith("-delete")
+            for where, directories, names in os.walk(log_dir)
+            for name in (*directories, *names)
+            if name.endswith((*odd, "-delete"))
         ]
 
     def pids(self) -> dict[str, int]:

@@ -19,13 +19,13 @@ import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from compactd.config.errors import CompactdError, StorageIOError
 from compactd.storage import files, names
 from compactd.storage.log import PartitionLog
 from compactd.storage.log_copy import CHUNK, LogCopy
-from compactd.storage.log_exchange import exchange, forget_origin, future_copies
+from compactd.storage.log_exchange import directories_named, exchange, forget_origin
 from compactd.storage.names import TopicPartition
 from compactd.workers.broker.context import CatalogueRefusedError
 from compactd.workers.broker.errors import ErrorCode
@@ -53,6 +53,13 @@ _DIRECTORIES = 17
 
 class MoveGivenUpError(CompactdError):
     """The move of {partition} to {log_dir} was given up: {reason}."""
+
+
+class _Leftovers(NamedTuple):
+    """Directories of an earlier run by partition: copies that were being made, and what waits for its removal."""
+
+    copies: dict[TopicPartition, list[Path]]
+    retired: dict[TopicPartition, list[Path]]
 
 
 class Move:
@@ -87,8 +94,8 @@ class Moves:
         self._throttle = MoveThrottle(self._rate)
         threads = context.config.num_replica_alter_log_dirs_threads or len(context.storage.log_dirs)
         self._turns = asyncio.Semaphore(max(threads, 1))
-        #: Copies that an earlier run left, by partition; None: not looked for yet.
-        self._left: asyncio.Task[dict[TopicPartition, list[Path]]] | None = None
+        #: What an earlier run left; None: not looked for yet.
+        self._left: asyncio.Task[_Leftovers] | None = None
         #: Partitions whose copies are to be looked for.
         self._arrived: list[Partition] = []
         self._stopping = False
@@ -315,14 +322,16 @@ class Moves:
         left = await self._leftovers()
         arrived, self._arrived = self._arrived, []
         for partition in arrived:
-            if partition.topic_partition in left:
-                await self._resume(partition)
+            name = partition.topic_partition
+            # Whoever made them may have been killed before he told of them.
+            self._retired(partition, [str(path) for path in left.retired.pop(name, ())])
+            if name in left.copies:
+                await self._resume(partition, left.copies.pop(name))
 
-    async def _resume(self, partition: Partition) -> None:
+    async def _resume(self, partition: Partition, copies: list[Path]) -> None:
         """Goes on with a copy that an earlier run left."""
-        left = (await self._leftovers()).pop(partition.topic_partition, [])
         useless = []
-        for path in left:
+        for path in copies:
             log_dir = str(path.parent)
             usable = log_dir != partition.log_dir and log_dir not in self._partitions.offline_log_dirs
             if usable and partition not in self._by_partition and not partition.error:
@@ -334,7 +343,8 @@ class Moves:
                 useless += await self._in_thread(partial(_retire, path, partition.topic_partition))
         self._retired(partition, useless)
 
-    async def _leftovers(self) -> dict[TopicPartition, list[Path]]:
+    async def _leftovers(self) -> _Leftovers:
+        """What was there before this process moved anything."""
         if self._left is None:
             log_dirs = list(self._context.storage.log_dirs)
             self._left = self._context.loop.create_task(self._in_thread(lambda: _look(log_dirs)))
@@ -385,13 +395,14 @@ def _retire(directory: Path, partition: TopicPartition) -> list[str]:
     return [str(target)]
 
 
-def _look(log_dirs: list[str]) -> dict[TopicPartition, list[Path]]:
-    """The copies in all log dirs. One that can't be listed has none."""
-    found: dict[TopicPartition, list[Path]] = {}
+def _look(log_dirs: list[str]) -> _Leftovers:
+    """In all log dirs. One that can't be listed has none."""
+    found = _Leftovers({}, {})
     for log_dir in log_dirs:
         try:
-            for partition, paths in future_copies(Path(log_dir)).items():
-                found.setdefault(partition, []).extend(paths)
+            for suffix, there in ((names.FUTURE_DIR, found.copies), (names.DELETE_DIR, found.retired)):
+                for partition, paths in directories_named(Path(log_dir), suffix).items():
+                    there.setdefault(partition, []).extend(paths)
         except CompactdError as error:
             _LOGGER.warning("%s is not looked through for unfinished moves: %s", log_dir, error)
     return found

@@ -15,6 +15,7 @@ from compactd.config.settings import TopicConfig
 from compactd.storage import files, names
 from compactd.storage.log_copy import LogCopy
 from compactd.storage.metadata.format import format_log_dirs
+from compactd.storage.names import TopicPartition
 from compactd.workers.broker import move_throttle, moves
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.messages import (
@@ -544,3 +545,14 @@ def test_settings_that_change_while_appends_wait_count(dirs: list[Path], monkeyp
         assert there.move(target) == 0
         there.arrived(target)
         assert broker.partition("t").log.config == told[0]
+
+
+def test_what_a_broker_that_was_killed_left_is_told_to_the_deleter(dirs: list[Path]) -> None:
+    with CatalogueBroker(dirs, NO_MARGIN) as broker, broker.connect() as client:
+        Setting(broker, client)
+    left = dirs[1] / names.delete_dir_name(TopicPartition("t", 0))
+    left.mkdir()
+    (dirs[2] / names.delete_dir_name(TopicPartition("another", 0))).mkdir()
+    with CatalogueBroker(dirs, NO_MARGIN) as broker:
+        told = broker.channel.wait_for(lambda message: isinstance(message, DirectoriesRetired))
+        assert (told.topic, told.directories) == ("t", (str(left),))
