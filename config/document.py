@@ -90,8 +90,7 @@ def _row(setting: Setting) -> str:
         changing = [f"`{entry.name}`" for entry in setting.broker if entry.dynamic.value == "yes"]
         dynamic = f"{', '.join(changing)} only"
     default = f"`{setting.format(setting.default)}`" if setting.format(setting.default) else "none"
-    meaning = setting.meaning + (f"; no effect here: {setting.no_effect}" if setting.no_effect else "")
-    cells = (topic, broker, kind, default, span, dynamic, meaning)
+    cells = (topic, broker, kind, default, span, dynamic, setting.description)
     return "| " + " | ".join(cells) + " |"
 
 

@@ -120,6 +120,11 @@ class Setting:
         """The name people know it by: the topic-level one, or the first broker-level one."""
         return self.topic if self.topic is not None else self.broker[0].name
 
+    @property
+    def description(self) -> str:
+        """Its meaning, and why it has none here where that is so."""
+        return self.meaning + (f"; no effect here: {self.no_effect}" if self.no_effect else "")
+
     def broker_name(self, name: str) -> BrokerName | None:
         """The entry of `broker` called `name`."""
         return next((entry for entry in self.broker if entry.name == name), None)

@@ -55,7 +55,7 @@ class ShownSetting:
             "unit": setting.unit.value,
             "range": setting.range_text(),
             "dynamic": setting.topic is not None or any(each.dynamic.value != "no" for each in setting.broker),
-            "meaning": setting.meaning,
+            "meaning": setting.description,
         }
 
 
@@ -170,7 +170,7 @@ def _show(sections: Mapping[str, list[ShownSetting]], unused: Sequence[UnusedSet
             print_line("")
         table = Table(("setting", "value", "source", "meaning"), title=title, droppable=("meaning", "source"))
         for row in rows:
-            table.row(row.setting.name, row.setting.format(row.value) or "(none)", row.source, row.setting.meaning)
+            table.row(row.setting.name, row.setting.format(row.value) or "(none)", row.source, row.setting.description)
         table.show()
     if not shown:
         print_line("every setting has its default")

@@ -31,7 +31,7 @@ def test_every_setting_is_shown_once_with_its_default(run: Run) -> None:
         if not setting.hidden:
             entry = shown[setting.name]
             assert entry["source"] == "default"
-            assert entry["meaning"] == setting.meaning
+            assert entry["meaning"] == setting.description
             assert set(entry) == {
                 "name", "brokerNames", "scope", "value", "default", "source", "type", "unit", "range", "dynamic", "meaning",
             }  # fmt: skip

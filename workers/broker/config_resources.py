@@ -19,21 +19,22 @@ class PlainSetting(NamedTuple):
     meaning: str
 
 
-_UNUSED = "Stored for Kafka; nothing here acts on it."
+_TIERED = "Of tiered storage, which is not to be had here: stored for Kafka."
+_COPIES = "Of copying between brokers, and this node is alone: stored for Kafka."
 _SHARE = "Of share groups, which are not served here: stored for Kafka."
 _STREAMS = "Of streams groups, which are not served here: stored for Kafka."
 
 TOPIC: Mapping[str, PlainSetting] = {
-    "errors.deadletterqueue.group.enable": PlainSetting("BOOLEAN", "false", None, _UNUSED),
-    "follower.replication.throttled.replicas": PlainSetting("LIST", "", None, _UNUSED),
-    "leader.replication.throttled.replicas": PlainSetting("LIST", "", None, _UNUSED),
-    "local.retention.bytes": PlainSetting("LONG", "-2", "log.local.retention.bytes", _UNUSED),
-    "local.retention.ms": PlainSetting("LONG", "-2", "log.local.retention.ms", _UNUSED),
-    "remote.copy.lag.bytes": PlainSetting("LONG", "-1", "log.remote.copy.lag.bytes", _UNUSED),
-    "remote.copy.lag.ms": PlainSetting("LONG", "0", "log.remote.copy.lag.ms", _UNUSED),
-    "remote.log.copy.disable": PlainSetting("BOOLEAN", "false", None, _UNUSED),
-    "remote.log.delete.on.disable": PlainSetting("BOOLEAN", "false", None, _UNUSED),
-    "remote.storage.enable": PlainSetting("BOOLEAN", "false", None, _UNUSED),
+    "errors.deadletterqueue.group.enable": PlainSetting("BOOLEAN", "false", None, _SHARE),
+    "follower.replication.throttled.replicas": PlainSetting("LIST", "", None, _COPIES),
+    "leader.replication.throttled.replicas": PlainSetting("LIST", "", None, _COPIES),
+    "local.retention.bytes": PlainSetting("LONG", "-2", "log.local.retention.bytes", _TIERED),
+    "local.retention.ms": PlainSetting("LONG", "-2", "log.local.retention.ms", _TIERED),
+    "remote.copy.lag.bytes": PlainSetting("LONG", "-1", "log.remote.copy.lag.bytes", _TIERED),
+    "remote.copy.lag.ms": PlainSetting("LONG", "0", "log.remote.copy.lag.ms", _TIERED),
+    "remote.log.copy.disable": PlainSetting("BOOLEAN", "false", None, _TIERED),
+    "remote.log.delete.on.disable": PlainSetting("BOOLEAN", "false", None, _TIERED),
+    "remote.storage.enable": PlainSetting("BOOLEAN", "false", None, _TIERED),
 }
 
 GROUP: Mapping[str, PlainSetting] = {

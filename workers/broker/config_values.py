@@ -180,7 +180,7 @@ class ConfigValues:
             value, source = self._effective(setting)
         if not created:
             source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
-        return Entry(name, value, source, _TYPES[kind], False, synonyms, _sentence(setting.meaning))
+        return Entry(name, value, source, _TYPES[kind], False, synonyms, _sentence(setting.description))
 
     def _broker_entry(self, setting: Setting, broker: BrokerName) -> Entry:
         kind = (broker.kind or setting.kind).value.upper()
@@ -196,7 +196,7 @@ class ConfigValues:
             _TYPES[kind],
             broker.dynamic is Dynamic.NO,
             synonyms,
-            _sentence(setting.meaning),
+            _sentence(setting.description),
         )
         return _without_secrets(entry) if setting.kind is Kind.PASSWORD or is_secret(broker.name) else entry
 
@@ -209,7 +209,12 @@ class ConfigValues:
         kind, is_unknown, read_only, meaning = "", name not in OTHER_BROKER_NAMES, False, None
         setting = listener_setting(name)
         if setting is not None:
-            kind, is_unknown, read_only, meaning = setting.kind.value.upper(), False, True, _sentence(setting.meaning)
+            kind, is_unknown, read_only, meaning = (
+                setting.kind.value.upper(),
+                False,
+                True,
+                _sentence(setting.description),
+            )
             if setting.broker and name.endswith(setting.name):
                 # It stands in front of the one without the prefix.
                 read_only = setting.broker[0].dynamic is Dynamic.NO
