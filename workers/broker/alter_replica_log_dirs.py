@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 from compactd.config.errors import CompactdError
@@ -34,17 +35,12 @@ async def alter_replica_log_dirs(context: Context, header: RequestHeader, reques
         for topic in log_dir.topics:
             wanted.update(((topic.name, number), log_dir.path) for number in topic.partitions)
     allowed = context.part(Authorizer).allows(header, Operation.ALTER, Resource.CLUSTER)
-    turns = asyncio.Semaphore(_AT_ONCE)
-
-    async def begun(topic: str, number: int, path: str) -> ErrorCode:
-        async with turns:
-            return await _move(context, topic, number, path)
-
-    errors = (
-        await asyncio.gather(*(begun(*name, path) for name, path in wanted.items()))
-        if allowed
-        else [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * len(wanted)
-    )
+    errors: list[ErrorCode] = []
+    if allowed:
+        for some in _batches(list(wanted.items())):
+            errors += await asyncio.gather(*(_move(context, *name, path) for name, path in some))
+    else:
+        errors += [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * len(wanted)
     by_topic: dict[str, list[dict[str, Any]]] = {}
     to_come: list[Preference] = []
     for ((topic_name, number), path), error in zip(wanted.items(), errors, strict=True):
@@ -54,6 +50,10 @@ async def alter_replica_log_dirs(context: Context, header: RequestHeader, reques
     if to_come:
         await _remember(context, to_come)
     return {"results": [{"topic_name": name, "partitions": rows} for name, rows in by_topic.items()]}
+
+
+def _batches(wanted: list[tuple[tuple[str, int], str]]) -> Iterator[list[tuple[tuple[str, int], str]]]:
+    return (wanted[first : first + _AT_ONCE] for first in range(0, len(wanted), _AT_ONCE))
 
 
 async def _remember(context: Context, to_come: list[Preference]) -> None:

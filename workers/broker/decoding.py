@@ -21,8 +21,8 @@ from compactd.workers.broker.layout import FieldLayout, layout_of
 from compactd.workers.broker.schemas import Schema
 
 #: Elements that all arrays of one message may have together. No client comes near it, and more would take much memory and
-#: time: Kafka gives up for want of memory there.
-MOST_ELEMENTS = 1_000_000
+#: time of all clients: Kafka, which has threads for others, gives up for want of memory later.
+MOST_ELEMENTS = 250_000
 
 #: Partitions that one Produce or Fetch may name: as many as a whole cluster of brokers has.
 MOST_PARTITIONS = 100_000

@@ -11,6 +11,7 @@ from compactd.workers.broker.errors import ErrorCode, error_of
 from compactd.workers.broker.image import INTERNAL_TOPICS
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
+from compactd.workers.broker.turns import in_turns
 
 #: Up to the high watermark.
 _ALL = -1
@@ -27,7 +28,8 @@ async def delete_records(context: Context, header: RequestHeader, request: Any) 
             partitions = [_result(asked.partition_index, error) for asked in topic.partitions]
         else:
             partitions = [
-                await _delete(context, topic.name, asked.partition_index, asked.offset) for asked in topic.partitions
+                await _delete(context, topic.name, asked.partition_index, asked.offset)
+                async for asked in in_turns(topic.partitions)
             ]
         topics.append({"name": topic.name, "partitions": partitions})
     return {"topics": topics}

@@ -10,6 +10,7 @@ from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.partition import Partition
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
+from compactd.workers.broker.turns import in_turns
 
 
 def check_epoch(partition: Partition, current: int) -> ErrorCode:
@@ -47,7 +48,7 @@ async def offset_for_leader_epoch(context: Context, header: RequestHeader, reque
     topics = []
     for topic in request.topics:
         is_allowed = is_follower or authorizer.allows(header, Operation.DESCRIBE, Resource.TOPIC, topic.topic)
-        rows = [_answer(context, topic.topic, asked, is_allowed) for asked in topic.partitions]
+        rows = [_answer(context, topic.topic, asked, is_allowed) async for asked in in_turns(topic.partitions)]
         topics.append({"topic": topic.topic, "partitions": rows})
     return {"topics": topics}
 

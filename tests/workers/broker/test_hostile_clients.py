@@ -12,13 +12,16 @@ from typing import Any
 
 import pytest
 
-from compactd.workers.broker import connection, fetch_sessions
+from compactd.workers.broker import connection, fetch_sessions, turns
 from compactd.workers.broker.context import Context
+from compactd.workers.broker.decoding import decode
+from compactd.workers.broker.encoding import encode
 from compactd.workers.broker.groups.consumer import regex
 from compactd.workers.broker.groups.consumer.heartbeat import resolver
 from compactd.workers.broker.groups.consumer.regex import TopicPattern
 from compactd.workers.broker.groups.consumer.regex_syntax import RegexError
-from compactd.workers.broker.requests import Peer, answer
+from compactd.workers.broker.requests import Peer, RequestHeader, answer, load_handlers
+from compactd.workers.broker.schemas import request_class
 from tests.workers.broker.batches import FETCH, batch, fetch_body, produce
 from tests.workers.broker.catalogue_harness import CatalogueBroker
 from tests.workers.broker.harness import RawClient, request_frame
@@ -148,3 +151,56 @@ def test_sessions_remember_so_many_partitions_in_all(broker: CatalogueBroker, mo
         # One that grows too large is over.
         assert client.ask(FETCH, 12, body(1, first.session_id, 2, 30)).error_code == 70
         assert client.ask(FETCH, 12, body(25)).session_id
+
+
+_MANY = 20_000
+_NAMES = [f"g{number}" for number in range(_MANY)]
+_NUMBERS = list(range(_MANY))
+#: Requests about many things, each of which is answered at once.
+LONG = {
+    "OffsetForLeaderEpoch": (23, 4, {"topics": [{"topic": "t", "partitions": [
+        {"partition": number, "current_leader_epoch": -1, "leader_epoch": 0} for number in _NUMBERS]}]}),
+    "DeleteRecords": (21, 2, {"timeout": 1000, "topics": [{"name": "t", "partitions": [
+        {"partition_index": number, "offset": 0} for number in _NUMBERS]}]}),
+    "FindCoordinator": (10, 4, {"key_type": 7, "coordinator_keys": _NAMES}),
+    "DescribeGroups": (15, 5, {"groups": _NAMES}),
+    "ConsumerGroupDescribe": (69, 1, {"group_ids": _NAMES}),
+    "DeleteGroups": (42, 2, {"groups_names": _NAMES}),
+    "OffsetFetch": (9, 8, {"groups": [{"group_id": name, "topics": None} for name in _NAMES]}),
+    "DescribeTransactions": (65, 0, {"transactional_ids": _NAMES}),
+    "DescribeProducers": (61, 0, {"topics": [{"name": "t", "partition_indexes": _NUMBERS}]}),
+    "ListOffsets": (2, 9, {"replica_id": -1, "topics": [{"name": "t", "partitions": [
+        {"partition_index": number, "timestamp": -1} for number in _NUMBERS]}]}),
+    "AlterReplicaLogDirs": (34, 2, {"dirs": [{"path": "/nowhere", "topics": [{"name": "t", "partitions": _NUMBERS}]}]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_others_have_their_turn_in_the_middle_of_a_long_request(
+    broker: CatalogueBroker, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Counted in turns of the loop while the handler runs: how long each takes depends on the machine."""
+    monkeypatch.setattr(turns, "_HELD_SECONDS", 0.001)
+    api_key, version, body = LONG[name]
+    with RawClient(broker.port) as client:
+        client.ask(api_key, version, {key: [] if isinstance(value, list) else value for key, value in body.items()})
+
+        async def run(context: Context) -> tuple[Any, int]:
+            count = 0
+
+            async def other() -> None:
+                nonlocal count
+                while True:
+                    await asyncio.sleep(0)
+                    count += 1
+
+            request = decode(request_class(api_key, version), encode(request_class(api_key, version), body))
+            beside = asyncio.ensure_future(other())
+            header = RequestHeader(api_key, version, 1, "", Peer("127.0.0.1", 1))
+            answered = await load_handlers().apis[api_key].handler(context, header, request)
+            beside.cancel()
+            return answered, count
+
+        answered, count = broker.in_loop(run)
+        assert answered
+        assert count > 3

@@ -17,6 +17,7 @@ from compactd.workers.broker.groups.shard import Shard
 from compactd.workers.broker.groups.subscription import CONSUMER
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
+from compactd.workers.broker.turns import in_turns
 
 _CLASSIC = "classic"
 #: DescribeGroups says from here on that a group is not there.
@@ -74,7 +75,7 @@ async def describe_groups(context: Context, header: RequestHeader, request: Any)
     authorizer = context.part(Authorizer)
     wants_operations = getattr(request, "include_authorized_operations", False)
     groups = []
-    for group_id in request.groups:
+    async for group_id in in_turns(request.groups):
         if not authorizer.allows(header, Operation.DESCRIBE, Resource.GROUP, group_id):
             groups.append({"error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED, "group_id": group_id})
             continue
@@ -124,7 +125,7 @@ async def delete_groups(context: Context, header: RequestHeader, request: Any) -
     """Groups that nobody is in, with everything that they committed."""
     authorizer = context.part(Authorizer)
     results = []
-    for group_id in dict.fromkeys(request.groups_names):
+    async for group_id in in_turns(dict.fromkeys(request.groups_names)):
         error = ErrorCode.NONE
         try:
             if not authorizer.allows(header, Operation.DELETE, Resource.GROUP, group_id):

@@ -13,6 +13,7 @@ from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
 from compactd.workers.broker.transactions.coordinator import TransactionCoordinator
 from compactd.workers.broker.transactions.records import TRANSACTION_TOPIC
+from compactd.workers.broker.turns import in_turns
 
 _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
 _RESOURCES = {_GROUP: Resource.GROUP, _TRANSACTION: Resource.TRANSACTIONAL_ID}
@@ -35,7 +36,9 @@ async def find_coordinator(context: Context, header: RequestHeader, request: Any
             found["error_message"] = "NONE"
         del found["key"]
         return found
-    return {"coordinators": [await _find(context, header, kind, key) for key in request.coordinator_keys]}
+    return {
+        "coordinators": [await _find(context, header, kind, key) async for key in in_turns(request.coordinator_keys)]
+    }
 
 
 async def _find(context: Context, header: RequestHeader, kind: int, key: str) -> dict[str, Any]:

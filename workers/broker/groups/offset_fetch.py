@@ -15,6 +15,7 @@ from compactd.workers.broker.groups.records import NO_ID
 from compactd.workers.broker.groups.shard import Shard
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
+from compactd.workers.broker.turns import in_turns
 
 #: Where errors of the group have a place of their own; where there are several groups; where topics have ids.
 _TOP_LEVEL_ERROR, _BATCHED, _WITH_IDS = 2, 8, 10
@@ -25,7 +26,7 @@ async def offset_fetch(context: Context, header: RequestHeader, request: Any) ->
     """Nothing committed, or an unknown group, is no error: the offset is -1."""
     stable = getattr(request, "require_stable", False)
     if header.version >= _BATCHED:
-        return {"groups": [_group(context, header, each, stable) for each in request.groups]}
+        return {"groups": [_group(context, header, each, stable) async for each in in_turns(request.groups)]}
     found = _group(context, header, request, stable)
     if header.version < _TOP_LEVEL_ERROR and found["error_code"]:
         found["topics"] = [

@@ -16,13 +16,15 @@ from compactd.workers.broker.security.authorizer import Authorizer, Operation, R
 from compactd.workers.broker.transactions.coordinator import TransactionCoordinator
 from compactd.workers.broker.transactions.java_order import by_topic
 from compactd.workers.broker.transactions.transaction import STATES_BY_TITLE, State, Transaction, TransactionError
-from compactd.workers.broker.turns import Turns
+from compactd.workers.broker.turns import Turns, in_turns
 
 
 @handles(DESCRIBE_TRANSACTIONS, 0, 0)
 async def describe_transactions(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
     """Each id with its state and its partitions, of topics that the client may know of."""
-    return {"transaction_states": [_described(context, header, each) for each in request.transactional_ids]}
+    return {
+        "transaction_states": [_described(context, header, each) async for each in in_turns(request.transactional_ids)]
+    }
 
 
 def _described(context: Context, header: RequestHeader, transactional_id: str) -> dict[str, Any]:

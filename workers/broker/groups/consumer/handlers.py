@@ -19,6 +19,7 @@ from compactd.workers.broker.groups.coordinator import GroupCoordinator
 from compactd.workers.broker.groups.member import GroupError
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
+from compactd.workers.broker.turns import in_turns
 
 _CONSUMER = "consumer"
 
@@ -86,7 +87,7 @@ async def consumer_group_describe(context: Context, header: RequestHeader, reque
     authorizer = context.part(Authorizer)
     refused: list[dict[str, Any]] = []
     groups: list[dict[str, Any]] = []
-    for group_id in request.group_ids:
+    async for group_id in in_turns(request.group_ids):
         try:
             _check_enabled(context)
         except GroupError as error:
