@@ -6,9 +6,12 @@ import difflib
 import re
 from dataclasses import dataclass, field
 
-from tests.integration.servers import Server
+from tests.integration.servers import METADATA, Server, until
 from tests.integration.tools import Run, Tools
 
+DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 32, 44
+#: A topic whose settings change when nothing else does.
+_MARKER = "settled"
 _EXCEPTION = re.compile(r"\b[a-z]+(?:\.[a-z]+)+\.([A-Z]\w+(?:Exception|Error))\b")
 _ID = re.compile(r"(?:(?<=TopicId: )|(?<=Cluster ID: )|(?<=ClusterId: )|(?<=--topic-id ))[A-Za-z0-9_-]{22}")
 _CONSOLE = re.compile(r"\bconsole-consumer-\d+\b *")
@@ -71,6 +74,22 @@ class Transcript:
         for pattern in (_ID, _MEMBER):
             text = pattern.sub(lambda found: self._ids.setdefault(found[0], f"#{len(self._ids)}"), text)
         return _TIME.sub("<time>", _CONSOLE.sub("console-consumer-<n> ", text)).rstrip()
+
+    def settle(self) -> None:
+        """Until the broker has heard of all changes so far: they reach it in order, so one more is made and waited for."""
+        value = str(1_000_000_000 + len(self.steps))
+        with self.server.connect() as raw:
+            if raw.ask(METADATA, 9, {"topics": [{"name": _MARKER}]}).topics[0].error_code != 0:
+                self.server.create(_MARKER)
+            setting = {"name": "retention.ms", "config_operation": 0, "value": value}
+            marker = {"resource_type": 2, "resource_name": _MARKER, "configs": [setting]}
+            altered = raw.ask(INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [marker], "validate_only": False})
+            assert altered.responses[0].error_code == 0, altered
+            asked = {"resource_type": 2, "resource_name": _MARKER, "configuration_keys": ["retention.ms"]}
+            until(
+                lambda: raw.ask(DESCRIBE_CONFIGS, 4, {"resources": [asked]}).results[0].configs[0].value == value,
+                "the last change",
+            )
 
     def lines(self) -> list[str]:
         return [line for step in self.steps for line in step.text()]

@@ -153,6 +153,11 @@ def settings(script: Recording) -> None:
         ):
             script.ask(f"{which} {change}", ALTER_CONFIGS, version, alter(resource(2, which, change), plain=True))
         # (Kafka never answers one that names a topic twice.)
+    for kind, name in ((16, "m"), (32, "g")):  # brokers hear of a change a little after it is told
+        script.until(
+            LIST_CONFIG_RESOURCES, 1, {"resource_types": [kind]},
+            lambda found, name=name: any(name in repr(each) for each in found.config_resources), f"settings of {name}",
+        )  # fmt: skip
     for kinds in ([], [2], [4], [16], [32], [3], [2, 32]):
         script.each(f"kinds {kinds}", LIST_CONFIG_RESOURCES, {"resource_types": kinds}, lowest=1 if kinds else 0)
 
