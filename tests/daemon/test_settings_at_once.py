@@ -8,7 +8,8 @@ from compactd.coordinator.control_messages import Done, GetStatus, Pause, Resume
 from compactd.storage.log_dir import LogDir
 from compactd.storage.names import TopicPartition
 from tests.daemon.daemons import Daemon, until
-from tests.oracle.world import BROKER, NODE, TOPIC, Stored, Visit, World
+from tests.oracle.visit import Visit
+from tests.oracle.world import BROKER, NODE, TOPIC, Stored, World
 
 #: A value that a few of make a log whose clean takes a while at the slowest rate.
 _LARGE = b"x" * 200_000

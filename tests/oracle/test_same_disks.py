@@ -23,7 +23,8 @@ from compactd.storage.log_dir import LogDir
 from compactd.storage.names import TopicPartition
 from tests.daemon.daemons import Daemon
 from tests.oracle.broker import Broker
-from tests.oracle.world import BROKER, CODECS, NODE, TOPIC, Visit, World, until
+from tests.oracle.visit import CODECS, Visit
+from tests.oracle.world import BROKER, GROUP, METRICS, NODE, TOPIC, World, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
@@ -222,6 +223,14 @@ def changes(visit: Visit, log_dirs: Sequence[Path]) -> None:
     # One stays: where the last setting of a node goes, Kafka has it back after a start with an older snapshot.
     node = {"log_cleaner_io_max_bytes_per_second": None if stage % 2 else "1.23456789E8"}
     visit.alter(BROKER, NODE, log_flush_interval_ms=str(1_000_000 + stage), **node)
+    visit.alter(GROUP, "group", consumer_session_timeout_ms=str(50_000 + stage), share_heartbeat_interval_ms="6000")
+    visit.alter(METRICS, "metrics", interval_ms=str(1000 + stage), match="client_id=a.*" if stage % 2 else None)
+    visit.limit(f"user-{stage}", "producer_byte_rate", 1e9 + stage)
+    visit.limit("user", "consumer_byte_rate", 2e9 + stage)
+    # None of them is dismissed: Kafka 4.4.0 forgets all credentials when it replays the removal of one without a snapshot.
+    visit.enrol(f"user-{stage}", 1 + stage % 2, 4096 + stage)
+    if stage:
+        visit.limit(f"user-{stage - 1}", "producer_byte_rate", None)
     clean(visit, log_dirs)
     retain(visit)
     visit.produce("trimmed", {0: visit.closing_rows(3, 4)}, apart=True)

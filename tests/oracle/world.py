@@ -1,7 +1,7 @@
 """What there ought to be in the log dirs, whoever serves them: topics, records, offsets, producers, settings.
 
-A test takes a `World` from one broker to the next. At each it looks at everything (`verify`), then changes something of
-everything (`change`), by the same client whichever broker answers, and writes down what it did.
+A test takes a `World` from one broker to the next. At each a `Looker` looks at everything, by the same clients whichever
+broker answers; what changes it is in tests.oracle.visit.
 """
 
 from __future__ import annotations
@@ -10,38 +10,30 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
     ConsumerGroupTopicPartitions,
-    IsolationLevel,
     KafkaError,
     KafkaException,
     Message,
-    Producer,
     TopicCollection,
     TopicPartition,
 )
 from confluent_kafka.admin import (
     AdminClient,
-    NewPartitions,
-    NewTopic,
     OffsetSpec,
 )
 
-from compactd.storage.records.builder import build_batch
-from compactd.storage.records.record import Record
 from tests.workers.broker.harness import RawClient
 
 T = TypeVar("T")
 
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 #: Nothing here takes as long.
 PATIENCE_SECONDS = 60.0
 DAY_MS = 86_400_000
-_STEP_MS = 3_600_000
 _QUIET: dict[str, str | int | float | bool] = {
     "log_level": 0,
     "socket.timeout.ms": 20_000,
@@ -61,9 +53,10 @@ _SOON = (
 )
 
 #: Kinds of resources that have settings, and sources of a setting's value.
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, METRICS, GROUP = 2, 4, 16, 32
 NODE = "1"
 _SOURCE_TOPIC, _SOURCE_NODE, _SOURCE_CLUSTER = 1, 2, 3
+_SOURCE_OTHER = {METRICS: 7, GROUP: 8}
 
 Place = tuple[str, int]
 
@@ -75,6 +68,14 @@ def until(ask: Callable[[], T], what: str) -> T:
         assert time.monotonic() < end, f"{what} never came"
         time.sleep(0.05)
     return answer
+
+
+def settle(look: Callable[[], T], expected: T) -> None:
+    """Changes reach Kafka's brokers a little later: what is seen has to be what is expected in the end."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while (found := look()) != expected and time.monotonic() < end:
+        time.sleep(0.05)
+    assert found == expected, f"found {found}, expected {expected}"
 
 
 def insist(ask: Callable[[], T]) -> T:
@@ -134,27 +135,30 @@ class World:
     offsets: dict[str, dict[Place, tuple[int, str]]] = field(default_factory=dict)
     #: Dynamic settings of the node and of all ("").
     broker_configs: dict[str, dict[str, str]] = field(default_factory=lambda: {"": {}, NODE: {}})
+    #: Kind and name of a group or a subscription to metrics to its own settings.
+    others: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
+    #: (user, key) to limit, and user to (mechanism, iterations).
+    quotas: dict[tuple[str, str], float] = field(default_factory=dict)
+    credentials: dict[str, tuple[int, int]] = field(default_factory=dict)
     producer: RawProducer | None = None
     stage: int = 0
     #: Time of records whose segments are to be closed: an hour further with each.
     old_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000 - 5 * DAY_MS)
 
 
-class Visit:
-    """`with Visit(world, bootstrap) as visit:` the clients of one stay at a broker."""
+class Looker:
+    """`with Looker(world, bootstrap) as looker:` clients of one broker that look at everything."""
 
     def __init__(self, world: World, bootstrap: str) -> None:
         self.world = world
         self.bootstrap = bootstrap
         self._options: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap, **_QUIET}
-        self._producers: dict[str, Producer] = {}
 
-    def __enter__(self) -> Visit:
+    def __enter__(self) -> Self:
         self.admin = AdminClient(self._options)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._producers.clear()
         del self.admin
 
     # ---- looking
@@ -163,16 +167,16 @@ class Visit:
         """Everything that the world holds is there, and nothing else."""
         self._verify_topics()
         self._verify_configs()
+        self._verify_clients()
         self._verify_starts()
         self._verify_records()
         self._verify_offsets()
 
     def _verify_topics(self) -> None:
-        world = self.world
-
         def look() -> dict[str, tuple[str, int, set[int]]]:
             listed = [name for name in self.admin.list_topics(timeout=20).topics if not name.startswith("__")]
-            assert sorted(listed) == sorted(world.topics)
+            if not listed:
+                return {}
             described = self.admin.describe_topics(TopicCollection(listed))
             found = {name: insist(future.result) for name, future in described.items()}
             return {
@@ -184,22 +188,43 @@ class Visit:
                 for name, topic in found.items()
             }
 
-        expected = {name: (topic.topic_id, topic.partitions, {1}) for name, topic in world.topics.items()}
-        # A broker that listens may still be taking up its partitions.
-        until(lambda: not world.topics or {-1} not in [row[2] for row in look().values()], "leaders")
-        assert look() == expected
+        topics = self.world.topics.items()
+        settle(look, {name: (topic.topic_id, topic.partitions, {1}) for name, topic in topics})
 
     def _verify_configs(self) -> None:
-        for name, topic in self.world.topics.items():
-            found = {
-                key: value for key, (value, source) in self.configs(TOPIC, name).items() if source == _SOURCE_TOPIC
+        world = self.world
+        wanted: dict[tuple[int, str], tuple[int, dict[str, str]]] = {
+            **{(TOPIC, name): (_SOURCE_TOPIC, topic.configs) for name, topic in world.topics.items()},
+            **{(kind, name): (_SOURCE_OTHER[kind], configs) for (kind, name), configs in world.others.items()},
+            (BROKER, ""): (_SOURCE_CLUSTER, world.broker_configs[""]),
+            (BROKER, NODE): (_SOURCE_NODE, world.broker_configs[NODE]),
+        }
+
+        def look() -> dict[tuple[int, str], dict[str, str | None]]:
+            return {
+                (kind, name): {
+                    key: value
+                    for key, (value, of) in self.configs(kind, name).items()
+                    # A cluster with ELR has a minimum of its own from its first start on.
+                    if of == source and (kind, key) != (BROKER, "min.insync.replicas")
+                }
+                for (kind, name), (source, _) in wanted.items()
             }
-            assert found == topic.configs, f"{name}: {found}"
-        for name, source in (("", _SOURCE_CLUSTER), (NODE, _SOURCE_NODE)):
-            found = {key: value for key, (value, of) in self.configs(BROKER, name).items() if of == source}
-            # A cluster with ELR has a minimum of its own from its first start on.
-            found.pop("min.insync.replicas", None)
-            assert found == self.world.broker_configs[name], f"{name!r}: {found}"
+
+        settle(look, {key: dict(configs) for key, (_, configs) in wanted.items()})
+
+    def _verify_clients(self) -> None:
+        def look() -> tuple[dict[tuple[str, str], float], dict[str, list[tuple[int, int]]]]:
+            with self.raw() as client:
+                entries = client.ask(48, 1, {"components": [], "strict": False}).entries
+                results = client.ask(50, 0, {"users": None}).results
+            limits = {(each.entity[0].entity_name, value.key): value.value for each in entries for value in each.values}
+            return limits, {
+                each.user: [(int(info.mechanism), info.iterations) for info in each.credential_infos]
+                for each in results
+            }
+
+        settle(look, (self.world.quotas, {user: [each] for user, each in self.world.credentials.items()}))
 
     def configs(self, kind: int, name: str) -> dict[str, tuple[str | None, int]]:
         """Name to value and source."""
@@ -311,234 +336,6 @@ class Visit:
             return {(row.topic, row.partition): (row.offset, row.metadata or "") for row in rows}
 
         return insist(ask)
-
-    # ---- changing
-
-    def create(self, name: str, partitions: int = 1, **configs: object) -> None:
-        """Makes a topic. `configs`: settings with underscores for dots."""
-        settings = {key.replace("_", "."): str(value) for key, value in configs.items()}
-        made = NewTopic(name, partitions, 1, config=settings)
-        insist(lambda: self.admin.create_topics([made])[name].result(20))
-        described = insist(lambda: self.admin.describe_topics(TopicCollection([name]))[name].result(20))
-        self.world.topics[name] = Topic(str(described.topic_id), partitions, settings)
-
-    def delete(self, name: str) -> None:
-        insist(lambda: self.admin.delete_topics([name])[name].result(20))
-        topic = self.world.topics.pop(name)
-        for number in range(topic.partitions):
-            for known in (self.world.records, self.world.starts, self.world.hidden):
-                known.pop((name, number), None)
-
-    def grow(self, name: str, partitions: int) -> None:
-        insist(lambda: self.admin.create_partitions([NewPartitions(name, partitions)])[name].result(20))
-        self.world.topics[name].partitions = partitions
-
-    def alter(self, kind: int, name: str, **changes: str | None) -> None:
-        """Sets settings (underscores for dots), or deletes those that are None; of a topic, of the node, or of all ("")."""
-        given = {key.replace("_", "."): value for key, value in changes.items()}
-        rows = [
-            {"name": key, "value": value, "config_operation": 1 if value is None else 0} for key, value in given.items()
-        ]
-        resource = {"resource_type": kind, "resource_name": name, "configs": rows}
-        with self.raw() as client:
-            (answer,) = client.ask(44, 1, {"resources": [resource], "validate_only": False}).responses
-        assert not answer.error_code, answer
-        known = self.world.topics[name].configs if kind == TOPIC else self.world.broker_configs[name]
-        for key, value in given.items():
-            known.pop(key, None)
-            if value is not None:
-                known[key] = value
-
-    def produce(
-        self,
-        topic: str,
-        records: Mapping[int, Iterable[Stored]],
-        codec: str = "none",
-        transaction: str | None = None,
-        commit: bool = True,
-        apart: bool = False,
-        leave_open: bool = False,
-    ) -> None:
-        """Partition to the records that it gets, by one idempotent producer; in one transaction where that has a name.
-
-        `apart`: a batch for each. `leave_open`: the transaction is not ended; whoever takes its name next aborts it.
-        """
-        producer = self._producer(codec, transaction)
-        # What it knows of the topic may be older than the partition.
-        until(lambda: set(records) <= set(producer.list_topics(topic, 20).topics[topic].partitions), f"all of {topic}")
-        written: list[tuple[Place, int, Stored]] = []
-        if transaction is not None:
-            producer.init_transactions(PATIENCE_SECONDS)
-            producer.begin_transaction()
-        for number, rows in records.items():
-            for stored in rows:
-
-                def told(
-                    error: KafkaError | None, message: Message, number: int = number, stored: Stored = stored
-                ) -> None:
-                    assert error is None, error
-                    offset = message.offset()
-                    assert offset is not None
-                    written.append(((topic, number), offset, stored))
-
-                insist(
-                    lambda number=number, stored=stored, told=told: producer.produce(  # type: ignore[misc]
-                        topic,
-                        value=stored.value,
-                        key=stored.key,
-                        partition=number,
-                        on_delivery=told,
-                        timestamp=stored.timestamp,
-                        headers=list(stored.headers),
-                    )
-                )
-                if apart:
-                    assert producer.flush(PATIENCE_SECONDS) == 0
-        assert producer.flush(PATIENCE_SECONDS) == 0
-        assert len(written) == sum(map(len, map(list, records.values())))
-        if transaction is not None:
-            if leave_open:
-                pass
-            elif commit:
-                producer.commit_transaction(PATIENCE_SECONDS)
-            else:
-                producer.abort_transaction(PATIENCE_SECONDS)
-        for place, offset, stored in written:
-            self.world.records[place][offset] = stored
-            if transaction is not None and (leave_open or not commit):
-                self.world.hidden[place].add(offset)
-
-    def _producer(self, codec: str, transaction: str | None) -> Producer:
-        """One for each codec, which lasts as long as the visit; each for a transaction."""
-        options: dict[str, Any] = {
-            **self._options,
-            "compression.type": codec,
-            "enable.idempotence": True,
-            "linger.ms": 5,
-        }
-        if transaction is not None:
-            return Producer({**options, "transactional.id": transaction})
-        if codec not in self._producers:
-            self._producers[codec] = Producer(options)
-        return self._producers[codec]
-
-    def produce_raw(self, topic: str) -> None:
-        """One more batch of the producer that outlives brokers; its last one again is known as sent already."""
-        with self.raw() as client:
-            producer = self.world.producer
-            if producer is None:
-                ids = until(lambda: self._producer_id(client), "a producer id")
-                producer = self.world.producer = RawProducer(ids.producer_id, ids.producer_epoch)
-            elif producer.last:
-                assert self._send_raw(client, topic, producer.last) == (0, producer.last_offset)
-            now_ms = time.time_ns() // 1_000_000
-            rows = [Record(number, now_ms, b"seq", b"%d" % (producer.sequence + number)) for number in range(3)]
-            producer.last = build_batch(
-                rows,
-                base_offset=0,
-                producer_id=producer.producer_id,
-                producer_epoch=producer.epoch,
-                base_sequence=producer.sequence,
-            )
-            code, producer.last_offset = self._send_raw(client, topic, producer.last)
-            assert code == 0, code
-            for row in rows:
-                self.world.records[topic, 0][producer.last_offset + row.offset] = Stored(
-                    row.key, row.value, (), row.timestamp
-                )
-            producer.sequence += len(rows)
-
-    @staticmethod
-    def _producer_id(client: RawClient) -> Any:
-        answer = client.ask(22, 5, {"transactional_id": None, "transaction_timeout": 1000})
-        return answer if not answer.error_code else None
-
-    def _send_raw(self, client: RawClient, topic: str, batch: bytes) -> tuple[int, int]:
-        """(error, base offset), once the partition leads."""
-        row = {"index": 0, "records": batch}
-        body = {"acks": -1, "timeout": 20_000, "topic_data": [{"name": topic, "partition_data": [row]}]}
-        end = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            (answer,) = client.ask(0, 9, body).responses[0].partition_responses
-            if int(answer.error_code) not in (3, 5, 6) or time.monotonic() > end:
-                return int(answer.error_code), answer.base_offset
-            time.sleep(0.05)
-
-    def commit(self, group: str, offsets: Mapping[Place, tuple[int, str]]) -> None:
-        """Commits offsets of a group without members."""
-        consumer = Consumer({**self._options, "group.id": group, "enable.auto.commit": False})
-        try:
-            rows = [
-                TopicPartition(topic, number, offset, metadata)
-                for (topic, number), (offset, metadata) in offsets.items()
-            ]
-            for row in insist(lambda: consumer.commit(offsets=rows, asynchronous=False)) or ():
-                assert row.error is None, row.error
-        finally:
-            consumer.close()
-        self.world.offsets.setdefault(group, {}).update(offsets)
-
-    def join(self, group: str, topic: str, protocol: str) -> None:
-        """One member of a group reads all of a topic to its end, commits that, and leaves. `protocol`: classic, consumer."""
-        options: dict[str, Any] = {
-            **self._options, "group.id": group, "group.protocol": protocol, "auto.offset.reset": "earliest",
-            "enable.auto.commit": False, "enable.partition.eof": True,
-        }  # fmt: skip
-        consumer = Consumer(options)
-        partitions, ended = self.world.topics[topic].partitions, set()
-        try:
-            consumer.subscribe([topic])
-
-            def read() -> bool:
-                for message in consumer.consume(1000, timeout=0.2):
-                    if message.error() is not None and message.error().code() == KafkaError._PARTITION_EOF:
-                        ended.add(message.partition())
-                return len(ended) == partitions
-
-            until(read, f"the ends of {topic} for a member of {group}")
-            rows = insist(lambda: consumer.commit(asynchronous=False)) or ()
-        finally:
-            consumer.close()
-        known = self.world.offsets.setdefault(group, {})
-        for row in rows:
-            assert row.error is None, row.error
-            known[row.topic, row.partition] = (row.offset, known.get((row.topic, row.partition), (0, ""))[1])
-
-    def delete_records(self, topic: str, partition: int, before: int) -> None:
-        where = TopicPartition(topic, partition, before)
-        (future,) = insist(lambda: self.admin.delete_records([where])).values()
-        assert insist(lambda: future.result(20)).low_watermark == before
-        self.world.starts[topic, partition] = before
-
-    def delete_group(self, group: str) -> None:
-        insist(lambda: self.admin.delete_consumer_groups([group])[group].result(20))
-        del self.world.offsets[group]
-
-    def last_offset(self, place: Place) -> int:
-        """Log end offset of a partition."""
-        return self._list_offsets([place], OffsetSpec.latest(), isolation_level=IsolationLevel.READ_UNCOMMITTED)[place]
-
-    # ---- records with meaning
-
-    def rows(self, codec: str, count: int = 4) -> list[Stored]:
-        """Records of every shape."""
-        stage, now_ms = self.world.stage, time.time_ns() // 1_000_000
-        shapes: tuple[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]], ...] = (
-            (None, b"no key", ()),
-            (b"", b"", (("empty", b""),)),
-            (b"no value", None, (("null", None), ("twice", b"1"), ("twice", b"2"))),
-            (f"{codec}-{stage}".encode(), b"x" * 5000, (("stage", b"%d" % stage),)),
-        )
-        return [Stored(*shapes[number % 4], now_ms + number) for number in range(count)]
-
-    def closing_rows(self, keys: int, count: int) -> list[Stored]:
-        """Records an hour apart: each closes the segment before, where segment.ms is less."""
-        made = []
-        for number in range(count):
-            self.world.old_ms += _STEP_MS
-            key = f"key-{number % keys}".encode()
-            made.append(Stored(key, f"{self.world.stage}-{number}".encode(), (), self.world.old_ms))
-        return made
 
 
 def _latest(records: Mapping[int, Stored]) -> dict[bytes | None, tuple[int, Stored]]:
