@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +18,7 @@ from compactd.storage.records.batch import iter_batches
 from compactd.storage.records.builder import build_batch
 from compactd.storage.records.record import Record
 from compactd.workers.broker.context import Context
+from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.requests import Peer, RequestHeader
 from compactd.workers.broker.transactions.coordinator import TransactionCoordinator
 from compactd.workers.broker.transactions.counts import TransactionCounts
@@ -25,7 +26,7 @@ from compactd.workers.broker.transactions.describe import list_transactions
 from compactd.workers.broker.transactions.java_order import partition_of
 from compactd.workers.broker.transactions.markers import MarkerWriter
 from compactd.workers.broker.transactions.records import decode_record, encode_tombstone, encode_transition
-from compactd.workers.broker.transactions.transaction import State, Transaction, Transition
+from compactd.workers.broker.transactions.transaction import State, Transaction, TransactionError, Transition
 from tests.workers.broker.batches import batch, produce
 from tests.workers.broker.catalogue_harness import CatalogueBroker
 from tests.workers.broker.harness import RawClient
@@ -36,6 +37,7 @@ from tests.workers.broker.transactional import (
     END,
     FEW,
     LIST,
+    NOT_COORDINATOR,
     STATE_TOPIC,
     WRITE_MARKERS,
     RawProducer,
@@ -48,6 +50,7 @@ from tests.workers.broker.transactional import (
     settled,
 )
 
+DELETE_TOPICS = 20
 QUICK = {
     **FEW,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 20,
@@ -694,3 +697,64 @@ def test_ends_are_counted(broker: CatalogueBroker, client: RawClient) -> None:
 
     assert broker.in_loop(taken) == ({"committed": 2, "aborted": 2, "timed_out": 1}, 1)
     assert broker.in_loop(taken)[0] == {"committed": 0, "aborted": 0, "timed_out": 0}
+
+
+@pytest.mark.parametrize("decided", [False, True], ids=["open", "decided"])
+def test_the_coordinators_topic_is_deleted_under_a_transaction(
+    broker: CatalogueBroker, client: RawClient, caplog: pytest.LogCaptureFixture, decided: bool
+) -> None:
+    """Nothing is known of it then, as in Kafka; whoever uses the id begins anew."""
+    producer = begun(client)
+    if decided:
+        # No marker can be written, so that it is tried again and again.
+        broker.in_loop(lambda context: context.partitions.get("t", 0).fail(ErrorCode.KAFKA_STORAGE_ERROR))
+        assert producer.end_once(True) == 0
+        assert described(client, "tx").transaction_state == "PrepareCommit"
+    deleted = client.ask(DELETE_TOPICS, 5, {"topic_names": [STATE_TOPIC], "timeout": 10_000}).responses[0]
+    assert deleted.error_code == 0
+    until(lambda: producer.end_once(True) == NOT_COORDINATOR)
+    until(lambda: not broker.in_loop(lambda context: context.part(TransactionCoordinator)._finishing))
+    ready(client, {})
+    assert producer.end(True) == 49
+    again = RawProducer(client, "tx", newer=False)
+    assert again.init() == 0
+    assert again.producer_id != producer.producer_id
+    assert again.send("t", b"anew", 1) == 0
+    assert again.end(True) == 0
+    settled(client, "tx")
+    assert committed(client, "t", 1) == [b"anew"]
+    assert "a bug" not in caplog.text
+
+
+@pytest.mark.parametrize("client_version", [0, 2], ids=["older", "newer"])
+def test_of_requests_about_one_id_at_the_same_time_one_counts(
+    broker: CatalogueBroker, client: RawClient, client_version: int
+) -> None:
+    assert begun(client).end(True) == 0  # its coordinator is there
+
+    async def at_once(requests: list[Coroutine[Any, Any, Any]]) -> tuple[list[Any], set[ErrorCode]]:
+        answers = await asyncio.gather(*requests, return_exceptions=True)
+        refusals = {each.code for each in answers if isinstance(each, TransactionError)}
+        told = [each for each in answers if not isinstance(each, TransactionError)]
+        assert not [each for each in told if isinstance(each, BaseException)]
+        return told, refusals
+
+    async def run(context: Any) -> None:
+        coordinator = context.part(TransactionCoordinator)
+        told, refusals = await at_once([coordinator.initialize("one", 60_000, None) for _ in range(8)])
+        (producer,) = told
+        assert refusals == {ErrorCode.CONCURRENT_TRANSACTIONS}
+        adding = [coordinator.add("one", producer, [("t", number % 2)], client_version) for number in range(8)]
+        told, refusals = await at_once(adding)
+        assert len(told) >= 1
+        assert refusals == {ErrorCode.CONCURRENT_TRANSACTIONS}
+        ending = [coordinator.end("one", producer, bool(number % 2), client_version) for number in range(8)]
+        told, refusals = await at_once(ending)
+        assert len(told) == 1
+        assert refusals <= {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.INVALID_TXN_STATE, ErrorCode.PRODUCER_FENCED}
+
+    broker.in_loop(run)
+    # The first that ended it was an abort.
+    assert settled(client, "one").transaction_state == "CompleteAbort"
+    ends = [state for state, _ in filter(None, state_records(broker, "one")) if state.startswith("Prepare")]
+    assert ends == ["PrepareAbort"]
