@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 from compactd.config.errors import CompactdError, CorruptBatchError
 from compactd.scripts.values import json_fields, one_line, plain, printable
+from compactd.storage.metadata.schema import HIDDEN
 from compactd.storage.records.batch import HEADER_SIZE, Batch, BatchHeader, Record, read_header, scan_headers
 from compactd.storage.records.control import ControlRecordType, parse_control_key, parse_end_transaction
 from compactd.storage.records.varint import MalformedError
@@ -142,6 +143,12 @@ def _record_entry(path: Path, header: BatchHeader, record: Record, view: LogView
         decoded = view.decoder(record.key, record.value)
         if decoded is not None:
             entry["decoded"] = plain(decoded)
+            data = decoded.get("data")
+            if isinstance(data, dict) and HIDDEN in data.values():
+                # What the decoder hides is not shown beside it. `--decoder none` shows the bytes to who means it.
+                for name in ("valueHex", "valueText"):
+                    entry.pop(name, None)
+                entry["value"] = HIDDEN
     return entry
 
 
