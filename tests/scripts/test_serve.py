@@ -52,6 +52,26 @@ def test_a_log_dir_in_use_is_refused_and_nothing_stays_behind(run: Callable[...,
     assert sorted(path.name for path in fast_dir.iterdir()) == ["d1"]
 
 
+def test_what_has_no_effect_is_told_and_what_would_be_missed_is_refused(
+    run: Callable[..., Result], fast_dir: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (fast_dir / "d1").mkdir()
+    config = fast_dir / "server.properties"
+    lines = f"log.dirs={fast_dir / 'd1'}\nnum.io.threads=8\nbackground.threads=4\n"
+    config.write_text(lines)
+    with LogDir(fast_dir / "d1").lock():  # it gets no further
+        told = run("serve", "--config", config)
+    assert told.exit_code == 3
+    log = capfd.readouterr().err
+    assert "server.properties:2: num.io.threads: a Kafka setting that has no effect here: requests" in log
+    assert "server.properties:3: background.threads: a Kafka setting that has no effect here" in log
+    config.write_text(f"{lines}offsets.topic.replication.factor=3\n")
+    refused = run("serve", "--config", config)
+    assert refused.exit_code == 2
+    assert "server.properties:4: setting offsets.topic.replication.factor = '3'" in refused.stderr
+    assert list((fast_dir / "d1").iterdir()) == []
+
+
 def test_a_run_dir_inside_a_log_dir_is_refused(run: Callable[..., Result], fast_dir: Path) -> None:
     result = run("serve", "--set", f"log.dirs={fast_dir}", "--set", f"run.dir={fast_dir}/run")
     assert result.exit_code == 3
