@@ -81,8 +81,11 @@ class Connection:
         #: When something was received or sent last, and whether a request is being served (loop time, seconds).
         self.last_active = server.loop.time()
         self.is_serving = False
-        #: Bytes taken from the server's budget for the frames here.
+        #: Bytes taken from the server's budget for the frames here; and those of frames of strangers, who get none of it:
+        #: with what they only announce they would keep everybody from being read (Kafka has no budget for logins either).
         self._budgeted = 0
+        self._is_budgeted = session is None
+        self._unbudgeted = 0
         self._task = server.loop.create_task(self._serve())
 
     def close(self) -> None:
@@ -121,7 +124,10 @@ class Connection:
                         await self._sent(result)
                     finally:
                         result.close()
-                self._give_back(len(frame))
+                # Frames are served in their order, so those from before the login come first.
+                free = min(len(frame), self._unbudgeted)
+                self._unbudgeted -= free
+                self._give_back(len(frame) - free)
                 if self.peer.muted_until:
                     await self._muted()
         except Disconnected:
@@ -146,6 +152,7 @@ class Connection:
     def logged_in(self, for_good: bool) -> None:
         """The client may send what others may; `for_good`: without a look whether it has to log in again."""
         self._max_request = self._server.limits.request_max_bytes
+        self._is_budgeted = True
         if for_good:
             self._answer = answer
 
@@ -289,8 +296,11 @@ class Connection:
                 # Grows with what really comes: a size alone costs nothing.
                 self._frame = bytearray()
                 self._lacking = size
-                self._budgeted += size
-                self._server.budget.take(size)
+                if self._is_budgeted:
+                    self._budgeted += size
+                    self._server.budget.take(size)
+                else:
+                    self._unbudgeted += size
             part = data[position : position + self._lacking]
             self._frame += part
             position += len(part)

@@ -25,6 +25,7 @@ from compactd.workers.broker.schemas import request_class
 from tests.workers.broker.batches import FETCH, batch, fetch_body, produce
 from tests.workers.broker.catalogue_harness import CatalogueBroker
 from tests.workers.broker.harness import RawClient, request_frame
+from tests.workers.broker.sasl_client import log_in
 from tests.workers.broker.transactional import RawProducer, ready
 
 API_VERSIONS, FIND_COORDINATOR, LIST_TRANSACTIONS = 18, 10, 66
@@ -78,6 +79,37 @@ def test_others_are_served_while_transactions_are_looked_for(
 
 
 # ---- connections
+
+
+def test_strangers_take_no_memory_from_clients(log_dir: Path) -> None:
+    settings = {
+        "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "queued.max.request.bytes": 100_000,
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
+            'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="secret";'
+        ),
+    }
+    with (
+        CatalogueBroker([log_dir], settings) as broker,
+        broker.connect("SASL_PLAINTEXT") as stranger,
+        broker.connect("SASL_PLAINTEXT") as alice,
+        broker.connect() as client,
+    ):
+        log_in(alice, "alice", "secret")
+        stranger.send_bytes(struct.pack(">i", 500_000) + b"\0" * 10)
+        while not broker.in_loop(lambda _: any(each._unbudgeted for each in broker._broker.server._connections)):
+            time.sleep(0.005)
+        for each in (client, alice):
+            assert each.ask(API_VERSIONS, 0, {}).error_code == 0
+        # From whoever is let in it is taken, and given back.
+        alice.send_bytes(struct.pack(">i", 90_000) + b"\0" * 10)
+        while not broker.in_loop(lambda _: broker._broker.server.budget.used):
+            time.sleep(0.005)
+        alice.close()
+        while broker.in_loop(lambda _: broker._broker.server.budget.used):
+            time.sleep(0.005)
+        assert client.ask(API_VERSIONS, 0, {}).error_code == 0
 
 
 def test_one_who_asks_much_at_once_does_not_hold_the_loop(
