@@ -332,7 +332,7 @@ async def answer(context: Context, frame: memoryview, peer: Peer) -> Encoded | _
         raise
     except Exception:
         _LOGGER.exception(
-            "a bug in answering API %d version %d of client %r", header.api_key, header.version, header.client_id
+            "a bug in answering API %d version %d of client %.300r", header.api_key, header.version, header.client_id
         )
         return _server_error(header)
 

@@ -218,3 +218,12 @@ def test_a_flood_of_refusals_is_not_logged_one_by_one(caplog: pytest.LogCaptureF
         "900 more refusals were not logged: there were too many at once",
         "User:alice may not READ",
     ]
+
+
+def test_what_is_logged_of_a_client_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    world = World()
+    sent = RequestHeader(0, 9, 1, "c" * 30_000, Peer("10.0.0.1", 999, principal=ALICE))
+    assert not world.authorizer.allows(sent, Operation.READ, Resource.TOPIC, "t" * 30_000)
+    (record,) = caplog.records
+    assert len(str(record.__dict__["fields"])) < 1000

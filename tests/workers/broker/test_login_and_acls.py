@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from compactd.config.authorization import STANDARD_AUTHORIZER
-from tests.workers.broker.batches import batch, fetch, produce
+from tests.workers.broker.batches import FETCH, batch, fetch, fetch_body, produce
 from tests.workers.broker.catalogue_harness import CatalogueBroker
 from tests.workers.broker.harness import RawClient
 from tests.workers.broker.sasl_client import SCRAM, authenticate, handshake, log_in, plain_token, salted
 
-CREATE_TOPICS, CREATE_ACLS, DESCRIBE_SCRAM, ALTER_SCRAM, ALTER_QUOTAS = 19, 30, 50, 51, 49
+CREATE_TOPICS, CREATE_ACLS, DELETE_ACLS, DESCRIBE_SCRAM, ALTER_SCRAM, ALTER_QUOTAS = 19, 30, 31, 50, 51, 49
 _MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _SETTINGS = {
     "listeners": "OUTSIDE://127.0.0.1:0",
@@ -102,3 +102,27 @@ def test_a_failed_login_asks_nothing_of_anybody(broker: CatalogueBroker) -> None
         assert authenticate(client, plain_token("admin", "wrong")).error_code == 58
         assert client.is_closed()
     assert {each.principal for each in broker.peers()} <= {"User:ANONYMOUS"}
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["between two fetches", "while one waits"])
+def test_a_session_gives_nothing_once_its_permission_is_taken_away(broker: CatalogueBroker, waits: bool) -> None:
+    with _client(broker, "admin", "a") as admin, _client(broker, "bob", "c") as bob:
+        topics = [{"name": "t", "num_partitions": 1, "replication_factor": 1}]
+        assert admin.ask(CREATE_TOPICS, 7, {"topics": topics, "timeout": 9000}).topics[0].error_code == 0
+        _allow(admin, "bob", 3)
+        while produce(admin, batch([b"x"])).error_code:
+            pass  # it is being made
+        body = {**fetch_body(offset=1), "max_wait": 0, "session_id": 0, "session_epoch": 0}
+        session = bob.ask(FETCH, 12, body).session_id
+        assert session
+        again = {**body, "session_id": session, "session_epoch": 1, "topics": [], "max_wait": 60_000 if waits else 0}
+        if waits:
+            bob.send(FETCH, 12, again)
+            broker.wait_for_watchers("t")
+        deleted = {"resource_type_filter": 2, "pattern_type_filter": 1, "operation": 1, "permission_type": 1}
+        found = admin.ask(DELETE_ACLS, 3, {"filters": [deleted]}).filter_results[0]
+        assert len(found.matching_acls) == 1
+        assert produce(admin, batch([b"x"])).error_code == 0
+        answer = bob.receive(FETCH, 12) if waits else bob.ask(FETCH, 12, again)
+        row = answer.responses[0].partitions[0]
+        assert (row.error_code, row.records or b"", row.high_watermark) == (29, b"", -1)

@@ -201,7 +201,7 @@ class Authorizer:
                     "resource": resource.name,
                     "name": "any" if name == _SOME else shown[-1],
                     "api": header.api_key,
-                    "client_id": header.client_id,
+                    "client_id": header.client_id[:_LONGEST_NAME],
                     "because": "no ACL allows it" if rule is None else f"ACL {rule.id} denies it",
                 }
             },
