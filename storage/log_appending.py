@@ -143,6 +143,11 @@ class LogAppending(LogReading):
         if self.producers.verifications.get(producer_id) is asked:
             asked.verified = True
 
+    def unknown_producer(self, producer_id: int, asked: Verification) -> None:
+        """The coordinator knows no such producer: nothing of it is kept. (Kafka keeps it for producer.id.expiration.ms.)"""
+        if self.producers.verifications.get(producer_id) is asked and not asked.verified:
+            del self.producers.verifications[producer_id]
+
     def append_marker(
         self,
         kind: Literal["commit", "abort"],

@@ -758,3 +758,22 @@ def test_of_requests_about_one_id_at_the_same_time_one_counts(
     assert settled(client, "one").transaction_state == "CompleteAbort"
     ends = [state for state, _ in filter(None, state_records(broker, "one")) if state.startswith("Prepare")]
     assert ends == ["PrepareAbort"]
+
+
+def test_producer_ids_out_of_the_air_leave_nothing_behind(
+    client: RawClient, broker: CatalogueBroker, newer: bool
+) -> None:
+    producer = begun(client, newer)
+    stranger = RawProducer(client, "tx", newer)
+    for number in range(20):
+        stranger.producer_id, stranger.epoch = 1_000_000 + number, 0
+        assert stranger.write("t", b"no") == 49
+    producers = broker.partition("t").log.producers
+    assert producers.verifications == {}
+    assert len(producers) == 1
+    # One that is known, but not to be let in yet, is kept: what it sends next must not get ahead of this.
+    late = RawProducer(client, "late", newer=False)
+    assert late.init() == 0
+    late.write("t", b"not added")
+    assert list(producers.verifications) == [late.producer_id]
+    assert producer.end(True) == 0

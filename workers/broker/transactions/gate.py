@@ -92,6 +92,9 @@ class Gate:
                     error = _told(answers[key], header.version >= _KNOWS_ABORTABLE[produces])
                     if error:
                         errors[key] = error
+                        if error is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+                            # Anybody may ask with numbers out of the air: they would pile up.
+                            partition.log.unknown_producer(producer_id, verification)
                     else:
                         partition.log.verified(producer_id, verification)
             if ErrorCode.CONCURRENT_TRANSACTIONS not in errors.values() or clock.monotonic() >= end:
