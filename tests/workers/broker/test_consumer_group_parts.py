@@ -18,6 +18,7 @@ from compactd.workers.broker.groups.consumer import changes, protocol, range_ass
 from compactd.workers.broker.groups.consumer.assignment import Assignor, GroupSpec, MemberSpec
 from compactd.workers.broker.groups.consumer.java import HashTable
 from compactd.workers.broker.groups.consumer.member import ClassicMetadata, ConsumerMember, MemberState
+from compactd.workers.broker.groups.consumer.reconcile import Step
 from compactd.workers.broker.groups.consumer.regex import TopicPattern
 from compactd.workers.broker.groups.consumer.regex_syntax import RegexError
 from compactd.workers.broker.groups.consumer.xxh3 import xxh3_64
@@ -447,3 +448,22 @@ def test_an_assignment_reads_back() -> None:
     data = protocol.write_assignment(1, {"t": (0, 2), "u": ()})
     assert protocol.read_assignment(data) == ({"t": (0, 2), "u": ()}, None)
     assert data.startswith(b"\0\1\0\0\0\2\0\1t\0\0\0\2")
+
+
+def test_what_stays_of_a_smaller_subscription_is_told_in_kafkas_order() -> None:
+    one, two, three, gone = (
+        uuid.UUID(text)
+        for text in (
+            "ebc04cac-0b1c-41e6-b3fe-351acbd71603",
+            "d1bb7cf4-fd06-4816-a27e-b60f5dab730d",
+            "4c98bf68-d5bf-4621-aa45-1b513eaa6e7e",
+            "eabff600-8fc2-4126-9915-7e1365c74dd0",
+        )
+    )
+    member = ConsumerMember("m", 8, 8, assigned={one: {0: 8}, two: {0: 8}, gone: {1: 8}, three: {0: 8}})
+    step = Step(8, {}, frozenset({one, two, three}), True, lambda _, __: 8, None)
+    after = step.of(member)
+    assert after.state is MemberState.UNREVOKED
+    # As Kafka 4.4.0 answered: the copy of a table with four keys has eight buckets.
+    assert list(after.assigned) == [two, one, three]
+    assert after.revoking == {gone: {1: 8}}

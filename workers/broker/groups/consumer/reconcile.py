@@ -75,7 +75,8 @@ class Step:
             kept: Owned = {}
             revoking: Owned = member.assigned
         else:
-            kept = {topic_id: each for topic_id, each in member.assigned.items() if topic_id in self.subscribed}
+            copy = hash_map(member.assigned, uuid_hash, copied_capacity(len(member.assigned)))
+            kept = {topic_id: each for topic_id, each in copy.items() if topic_id in self.subscribed}
             merged: dict[uuid.UUID, Mapping[int, int]] = dict(member.revoking)
             table = HashTable(uuid_hash, copied_capacity(len(member.revoking)))
             for topic_id in member.revoking:
