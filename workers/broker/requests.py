@@ -285,9 +285,9 @@ class _LongReading:
 _READY: set[bytes] = set()
 
 
-async def _get_ready(context: Context, frame: memoryview) -> None:
+async def get_ready(context: Context, frame: memoryview) -> None:
     """Makes the classes of an API's version when it is first asked: that takes tens of milliseconds."""
-    if len(frame) < _HEADER.size:
+    if len(frame) < _HEADER.size or bytes(frame[:4]) in _READY:
         return
     api_key, version = _HEADER.unpack_from(frame)[:2]
     api = REGISTRY.apis.get(api_key)
@@ -304,7 +304,7 @@ async def _get_ready(context: Context, frame: memoryview) -> None:
 async def answer(context: Context, frame: memoryview, peer: Peer) -> Encoded | _Close | None:
     """Serves one frame. MalformedRequestError: close the connection."""
     if bytes(frame[:4]) not in _READY:
-        await _get_ready(context, frame)
+        await get_ready(context, frame)
     header, position = parse_header(frame, peer)
     api = REGISTRY.apis[header.api_key]
     body = frame[position:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactd.workers.broker import main
+from compactd.workers.broker import main, requests
 from compactd.workers.broker.requests import load_handlers
 from compactd.workers.broker.security import sasl, scram
 from compactd.workers.broker.security.login import LoginError, LoginRefusedError
@@ -255,6 +256,26 @@ def test_whatever_is_sent_in_place_of_a_token_is_no_bug(
                     client.send(api.key, version, b"\0" * 64)
                     client.is_closed()
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
+
+
+def test_what_strangers_send_is_got_ready_for_beside_the_loop(
+    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Making the classes of a version takes tens of milliseconds, and there are hundreds of versions."""
+    made: list[str] = []
+
+    def make(cls: type) -> None:
+        made.append(threading.current_thread().name)
+
+    monkeypatch.setattr(requests, "_READY", set())
+    monkeypatch.setattr(requests, "prepare_writer", make)
+    with broker.connect("SASL_PLAINTEXT") as client:
+        handshake(client, "PLAIN")
+        client.send(METADATA, 9, {"topics": []})
+        client.receive_frame()
+        assert client.is_closed()
+    assert len(made) == 2
+    assert all(name.startswith("disk") for name in made)
 
 
 def test_no_secret_is_logged(broker: InProcessBroker, caplog: pytest.LogCaptureFixture) -> None:

@@ -26,6 +26,7 @@ from compactd.workers.broker.requests import (
     RequestHeader,
     answer,
     encode_answer,
+    get_ready,
     parse_header,
 )
 from compactd.workers.broker.schemas import request_class
@@ -110,6 +111,8 @@ class SaslSession:
                 _LOGGER.info("%s:%d is disconnected: %s did not log in again", peer.host, peer.port, peer.principal)
                 return CLOSE
             return await answer(context, frame, peer)
+        if self._state is not _State.TOKENS:
+            await get_ready(context, frame)
         try:
             return await self._step(frame)
         except _FailedError as failure:
