@@ -137,6 +137,8 @@ def test_a_second_daemon_is_refused(fast_dir: Path) -> None:
 def test_reload_applies_what_may_change_and_refuses_the_rest_by_name(fast_dir: Path) -> None:
     with Serving(fast_dir) as serving:
         serving.start()
+        # One that comes up later is welcomed with the new settings, and told nothing more.
+        until(lambda: serving.worker("cleaner-0").state == "running", "cleaner-0")
         serving.write(
             log_cleaner_threads=2,
             log_cleaner_backoff_ms="1s",
