@@ -5,7 +5,7 @@ Rules and limits are those of Kafka's FetchSession (facts: kafka-protocol 7.5).
 
 from __future__ import annotations
 
-import random
+import secrets
 from collections.abc import Iterable
 
 from compactd.workers.broker.context import Context
@@ -153,9 +153,10 @@ class FetchSessions:
     def _open(self, version: int, wanted: list[Wanted]) -> FetchSession | None:
         if not wanted or not self._make_room(len(wanted)) or self._is_too_much(len(wanted)):
             return None
-        session_id = random.randint(1, _LARGEST)
+        # Who knows it may end it: it must not be guessed.
+        session_id = 1 + secrets.randbelow(_LARGEST)
         while session_id in self._by_id:
-            session_id = random.randint(1, _LARGEST)
+            session_id = 1 + secrets.randbelow(_LARGEST)
         session = FetchSession(session_id, version >= _FIRST_TOPIC_IDS, self._clock.monotonic())
         session.partitions = {(each.topic, each.number): each for each in wanted}
         self._by_id[session_id] = session

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import socket
 import struct
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from compactd.workers.broker.groups.consumer.regex import TopicPattern
 from compactd.workers.broker.groups.consumer.regex_syntax import RegexError
 from compactd.workers.broker.requests import Peer, RequestHeader, answer, load_handlers
 from compactd.workers.broker.schemas import request_class
+from tests.workers.broker.acl_requests import REQUESTS
 from tests.workers.broker.batches import FETCH, batch, fetch_body, produce
 from tests.workers.broker.catalogue_harness import CatalogueBroker
 from tests.workers.broker.harness import RawClient, request_frame
@@ -236,3 +240,48 @@ def test_others_have_their_turn_in_the_middle_of_a_long_request(
         answered, count = broker.in_loop(run)
         assert answered
         assert count > 3
+
+
+# ---- clients that leave
+
+
+@pytest.mark.parametrize("abruptly", [False, True])
+def test_nothing_is_left_of_clients_that_leave_before_their_answer(
+    broker: CatalogueBroker, caplog: pytest.LogCaptureFixture, abruptly: bool
+) -> None:
+    """Every request, the last of each API twice in a row; then neither connections, tasks nor descriptors are left."""
+    with RawClient(broker.port) as client:
+        ready(client, {"open": 1, "shut": 1, "seen": 1})
+
+        def left() -> tuple[int, int]:
+            """Connections besides this one, and tasks."""
+            return broker.connections - 1, broker.in_loop(lambda _: len(asyncio.all_tasks()))
+
+        def settled(most: int) -> None:
+            end = time.monotonic() + 30
+            while (now := left())[0] > 0 or now[1] > most:
+                assert time.monotonic() < end, now
+                time.sleep(0.02)
+
+        def leave(api_key: int, version: int, body: Any, count: int) -> None:
+            with RawClient(broker.port) as leaves:
+                for _ in range(count):
+                    leaves.send(api_key, version, body)
+                if abruptly:
+                    leaves.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+        topics = {name: uuid.UUID(int=1) for name in ("open", "shut", "seen")}
+        requests = [
+            (api_key, max(versions), body(topics) if callable(body) else body)
+            for api_key, versions, body in REQUESTS.values()
+        ]
+        for api_key, version, body in requests:
+            leave(api_key, version, body, 1)
+        settled(1 << 20)
+        tasks, descriptors = left()[1], len(list(Path("/proc/self/fd").iterdir()))
+        for count in (1, 2):
+            for api_key, version, body in requests:
+                leave(api_key, version, body, count)
+        settled(tasks + 5)
+        assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors + 20
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
