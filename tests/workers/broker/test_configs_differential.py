@@ -51,6 +51,7 @@ STATIC = {
     "transaction.state.log.num.partitions": "2",
     "log.initial.task.delay.ms": "500",
     "max.connections": "5000",
+    "super.users": "User:root",
 }
 #: Of one node or the other by nature.
 OWN_VALUES = (
@@ -169,9 +170,9 @@ def test_a_broker(both: Both) -> None:
     assert not both.differences(BROKER, NODE, leave=OWN_VALUES)
     only_kafka, only_ours = both.names(BROKER, NODE)
     # What Kafka tells and we don't has no effect here, and whoever gives it is told so; what only we tell is our own, or
-    # of a class that Kafka loads, or internal to it.
+    # internal to it. (What a class reads that Kafka loads both tell where it was given.)
     assert only_kafka <= OTHER_BROKER_NAMES
-    ours = [setting for setting in SETTINGS if (setting.own or setting.plug_in) and not setting.hidden]
+    ours = [setting for setting in SETTINGS if setting.own and not setting.hidden]
     internal = "group.consumer.regex.refresh.interval.ms"
     assert only_ours == {entry.name for setting in ours for entry in setting.broker} | {internal}
     assert not both.differences(BROKER, "")
