@@ -15,6 +15,7 @@ from compactd.coordinator.control import ControlClient
 from compactd.coordinator.control_messages import CatalogueAnswer, ChangeCatalogue, GetUsers, Users
 from compactd.scripts.output import Table, print_json, print_line
 from compactd.scripts.running import connect, daemon_options
+from compactd.scripts.values import printable
 from compactd.workers.broker.security.scram import SCRAM_MECHANISMS, ScramMechanism
 from compactd.workers.catalogue_messages import results_of, to_raw
 from compactd.workers.credential_messages import (
@@ -74,7 +75,7 @@ def list_users(as_json: bool, config: Path | None, run_dir: Path | None) -> None
         return
     table = Table(("user", "mechanism", ">iterations"))
     for each in users.users:
-        table.row(each.user, _BY_NUMBER[each.mechanism], each.iterations)
+        table.row(printable(each.user), _BY_NUMBER[each.mechanism], each.iterations)
     table.show()
 
 

@@ -72,3 +72,15 @@ def test_what_is_refused(users: Users) -> None:
     nameless = users("set", "", "--password-stdin", given="x")
     assert nameless.exit_code == 3
     assert "Username must not be empty" in nameless.stderr
+
+
+def test_a_terminal_is_told_nothing_by_names(users: Users) -> None:
+    name = "eve\x1b[2J\nroot"
+    assert users("set", name, "--mechanism", "SCRAM-SHA-256", "--password-stdin", given="x").exit_code == 0
+    try:
+        assert (name, "SCRAM-SHA-256", 8192) in _listed(users)
+        shown = users("list").stdout
+        assert "\x1b" not in shown
+        assert "eve" in shown
+    finally:
+        assert users("remove", name).exit_code == 0
