@@ -153,6 +153,8 @@ def consumers(script: Recording) -> None:
             if version == 0 and change.get("member_id") == "":
                 continue  # version 0 takes it: the broker makes an id
             ask(f"join {change}", {**beat(f"bad{version}", member, 0, **join), **change})
+        # Some of these may join.
+        ask("leave what was joined so", beat(f"bad{version}", member, -1))
         joined = ask("join", beat(group, member, 0, **join))
         epoch = joined.member_epoch
         ask("heartbeat", beat(group, member, epoch))
