@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from compactd.workers.broker.groups.consumer import regex
 from compactd.workers.broker.groups.consumer.heartbeat import resolver
 from compactd.workers.broker.groups.consumer.regex import TopicPattern
 from compactd.workers.broker.groups.consumer.regex_syntax import RegexError
+from compactd.workers.broker.quotas import administration
 from compactd.workers.broker.requests import Peer, RequestHeader, answer, load_handlers
 from compactd.workers.broker.schemas import request_class
 from tests.workers.broker.acl_requests import REQUESTS
@@ -32,7 +34,7 @@ from tests.workers.broker.harness import RawClient, request_frame
 from tests.workers.broker.sasl_client import log_in
 from tests.workers.broker.transactional import RawProducer, ready
 
-API_VERSIONS, FIND_COORDINATOR, LIST_TRANSACTIONS = 18, 10, 66
+API_VERSIONS, FIND_COORDINATOR, LIST_TRANSACTIONS, ALTER_QUOTAS = 18, 10, 66, 49
 #: Each character of a name leads through all of its states.
 COSTLY = "((.?){249}){20}"
 
@@ -285,3 +287,46 @@ def test_nothing_is_left_of_clients_that_leave_before_their_answer(
         settled(tasks + 5)
         assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors + 20
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+# ---- names of hosts
+
+
+def test_names_that_nobody_answers_for_take_one_thread(
+    broker: CatalogueBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once, most, gate = 0, 0, threading.Event()
+    asked: list[str] = []
+
+    def slow(host: str) -> str | None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        asked.append(host)
+        gate.wait(30)
+        at_once -= 1
+        return None
+
+    monkeypatch.setattr(administration, "address_of", slow)
+
+    def body(names: list[str]) -> dict[str, Any]:
+        ops = [{"key": "connection_creation_rate", "value": 5.0, "remove": False}]
+        entries = [{"entity": [{"entity_type": "ip", "entity_name": name}], "ops": ops} for name in names]
+        return {"entries": entries, "validate_only": True}
+
+    with ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(broker.port)) for _ in range(12)]
+        for number, client in enumerate(clients[1:]):
+            client.send(ALTER_QUOTAS, 1, body([f"host-{number}.invalid", "10.0.0.1"]))
+        while not asked:
+            time.sleep(0.005)
+        # Who asks for no name waits for nobody.
+        assert [each.error_code for each in clients[0].ask(ALTER_QUOTAS, 1, body(["10.0.0.2"])).entries] == [0]
+        gate.set()
+        for client in clients[1:]:
+            assert sorted(each.error_code for each in client.receive(ALTER_QUOTAS, 1).entries) == [0, 42]
+        assert (most, len(asked)) == (1, 11)
+        asked.clear()
+        many = clients[0].ask(ALTER_QUOTAS, 1, body([f"host-{number}.invalid" for number in range(150)]))
+        assert {each.error_code for each in many.entries} == {42}
+        assert len(asked) == 100

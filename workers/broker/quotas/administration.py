@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from compactd.workers.broker.api_keys import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
 from compactd.workers.broker.asking import Unanswered, ask_catalogue
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
-from compactd.workers.broker.quotas.connections import address_of
+from compactd.workers.broker.quotas.connections import address_of, literal_address
 from compactd.workers.broker.quotas.limits import CLIENT_ID, IP, USER
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
@@ -18,6 +19,8 @@ from compactd.workers.quota_messages import AlterClientQuotas, EntityChange, Quo
 
 _EXACT, _DEFAULT, _SPECIFIED = 0, 1, 2
 _TYPES = (USER, CLIENT_ID, IP)
+#: Names of one request that a name server is asked for.
+_MOST_LOOKED_UP = 100
 _NOT_ALLOWED = "Cluster authorization failed."
 
 
@@ -115,13 +118,28 @@ async def alter_client_quotas(context: Context, header: RequestHeader, request: 
         return _refused(entities, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, _NOT_ALLOWED)
     if not entities:
         return {"entries": []}
-    hosts = {name for entity in entities for kind, name in entity.entity if kind == IP and name}
-    unknown = (
-        await context.in_thread(lambda: tuple(host for host in hosts if address_of(host) is None)) if hosts else ()
-    )
+    hosts = dict.fromkeys(name for entity in entities for kind, name in entity.entity if kind == IP and name)
+    names = [host for host in hosts if literal_address(host) is None]
+    unknown = await context.part(_Lookups).unknown(names) if names else ()
     arguments = AlterClientQuotas(entities=entities, unknown_hosts=unknown, validate_only=request.validate_only)
     done = await ask_catalogue(context, "alter_client_quotas", arguments, QuotaResults)
     return _refused(entities, *done) if isinstance(done, Unanswered) else _answer(done.results)
+
+
+class _Lookups:
+    """Asks name servers, which may take long to answer: for one request at a time, so that clients who ask for many names
+    have one of our threads, and for so many of them; the others are unknown."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._lock = asyncio.Lock()
+
+    async def unknown(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Those that stand for no address."""
+        asked, others = names[:_MOST_LOOKED_UP], names[_MOST_LOOKED_UP:]
+        async with self._lock:
+            found = await self._context.in_thread(lambda: tuple(name for name in asked if address_of(name) is None))
+        return (*found, *others)
 
 
 def _refused(entities: tuple[EntityChange, ...], error: ErrorCode, message: str) -> dict[str, Any]:
