@@ -10,7 +10,7 @@ from __future__ import annotations
 _OTHER_BROKER_NAMES = """
 alter.config.policy.class.name
 alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds
-auto.leader.rebalance.enable broker.heartbeat.interval.ms broker.id broker.rack
+auto.leader.rebalance.enable broker.heartbeat.interval.ms broker.id
 broker.session.timeout.ms client.quota.callback.class config.providers
 controlled.shutdown.enable
 controller.performance.always.log.threshold.ms controller.performance.sample.period.ms

@@ -95,6 +95,7 @@ _NETWORK: tuple[Setting, ...] = (
         "connections that may wait to be taken, each listener; net.core.somaxconn is the most (Kafka's default is 50)",
         low=1,
     ),
+    _kafka("broker.rack", Kind.STRING, None, "rack that clients and the assignors of groups are told; unset: none"),
     _kafka("connections.max.idle.ms", Kind.LONG, 600_000, "idle connections are closed after this", unit=Unit.MS),
     _kafka("fetch.max.bytes", Kind.INT, 57_671_680, "most that one fetch returns", unit=Unit.BYTES, low=1024),
     _kafka("max.incremental.fetch.session.cache.slots", Kind.INT, 1000, "fetch sessions that are remembered", low=0),

@@ -233,6 +233,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
     socket_receive_buffer_bytes: int = _daemon("socket_receive_buffer_bytes")
     socket_send_buffer_bytes: int = _daemon("socket_send_buffer_bytes")
     socket_listen_backlog_size: int = _daemon("socket_listen_backlog_size")
+    broker_rack: str | None = _daemon("broker_rack")
     connections_max_idle_ms: int = _daemon("connections_max_idle_ms")
     fetch_max_bytes: int = _daemon("fetch_max_bytes")
     max_incremental_fetch_session_cache_slots: int = _daemon("max_incremental_fetch_session_cache_slots")

@@ -58,7 +58,6 @@ _REASONS: tuple[tuple[str, str], ...] = (
     # Of other brokers and controllers.
     ("process.roles", "this node always is broker and controller"),
     ("broker.id", "node.id says it, too"),
-    ("broker.rack", f"{_COPIES}, wherever it stands; clients are told no rack"),
     ("broker.", _ALONE),
     ("controlled.shutdown.", _COPIES),
     ("controller.quorum.", _QUORUM),

@@ -190,7 +190,14 @@ class Catalogue:
         host, port = (nodes[0][1], nodes[0][2]) if nodes else ("127.0.0.1", 9092)
         own = endpoints[0] if endpoints else (Endpoint(_PLAINTEXT, host, port),)
         self._commit(
-            leadership.registration_records(self._image, self.node_id, log.end_offset, own, sorted(self._identities))
+            leadership.registration_records(
+                self._image,
+                self.node_id,
+                log.end_offset,
+                own,
+                sorted(self._identities),
+                self._settings.daemon.broker_rack,
+            )
         )
         self._place_homeless()
         self._commit(leadership.elect(self._image, self.node_id, self._places, self._is_online))

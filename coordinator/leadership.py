@@ -105,7 +105,12 @@ def _is_feature(record: MetadataRecord) -> bool:
 
 
 def registration_records(
-    image: MetadataImage, node_id: int, offset: int, endpoints: Sequence[Endpoint], directory_ids: Sequence[str]
+    image: MetadataImage,
+    node_id: int,
+    offset: int,
+    endpoints: Sequence[Endpoint],
+    directory_ids: Sequence[str],
+    rack: str | None = None,
 ) -> list[MetadataRecord]:
     """Registers the node where it never was, fenced (`offset`: of this very batch); fences one that a crash left unfenced.
 
@@ -130,7 +135,7 @@ def registration_records(
             {"name": name, "minSupportedVersion": low, "maxSupportedVersion": high}
             for name, (low, high) in sorted(SUPPORTED_FEATURES.items())
         ],
-        "rack": None,
+        "rack": rack,
         "fenced": True,
         "inControlledShutdown": False,
     }

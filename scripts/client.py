@@ -37,6 +37,8 @@ VERSIONS = {
 }
 #: Longest answer that is read.
 MAX_ANSWER_BYTES = 256 << 20
+#: Most elements of its arrays: those of a broker with a million partitions.
+MOST_ELEMENTS = 10_000_000
 CLIENT_ID = "compactd"
 
 EARLIEST, LATEST = -2, -1
@@ -140,7 +142,7 @@ class Connection:
         (correlation,) = struct.unpack_from(">i", frame)
         try:
             body = skip_tags(frame, 4) if is_flexible(api_key, version) else 4
-            answer = decode(response_class(api_key, version), frame[body:])
+            answer = decode(response_class(api_key, version), frame[body:], MOST_ELEMENTS)
         except (MalformedRequestError, IndexError, ValueError) as error:
             raise ServerError(what=self.address, reason=f"its answer cannot be read: {error}") from None
         if correlation != self._correlation:

@@ -156,7 +156,18 @@ def _load(directory: Path | None, seconds: float, with_kafka: bool, as_json: boo
 
 def _show_loads(sides: dict[str, serve_load.Loads]) -> None:
     table = Table(
-        ["load", "", ">requests/s", ">MB/s", ">median", ">p99", ">CPU", ">CPU a request", ">Kafka's requests", ">Kafka's CPU"]
+        [
+            "load",
+            "",
+            ">requests/s",
+            ">MB/s",
+            ">median",
+            ">p99",
+            ">CPU",
+            ">CPU a request",
+            ">Kafka's requests",
+            ">Kafka's CPU",
+        ]
     )
     for rows in zip(*(loads.measured for loads in sides.values()), strict=True):
         for name, row in zip(sides, rows, strict=True):

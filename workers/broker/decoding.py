@@ -20,7 +20,7 @@ from typing import Any
 from compactd.workers.broker.layout import FieldLayout, layout_of
 from compactd.workers.broker.schemas import Schema
 
-#: Elements that all arrays of one message may have together. No client comes near it, and more would take much memory and
+#: Elements that all arrays of one request may have together. No client comes near it, and more would take much memory and
 #: time of all clients: Kafka, which has threads for others, gives up for want of memory later.
 MOST_ELEMENTS = 250_000
 
@@ -31,7 +31,7 @@ MOST_PARTITIONS = 100_000
 class _Budget(threading.local):
     """Elements that the message which a thread reads may still have."""
 
-    left = MOST_ELEMENTS
+    left = most = MOST_ELEMENTS
 
 
 _BUDGET = _Budget()
@@ -44,9 +44,9 @@ class MalformedRequestError(Exception):
     """The bytes are no request of this API and version: the connection is closed, as Kafka does."""
 
 
-def decode(cls: Schema, data: bytes | memoryview) -> Any:
-    """An instance of the class. MalformedRequestError."""
-    _BUDGET.left = MOST_ELEMENTS
+def decode(cls: Schema, data: bytes | memoryview, most_elements: int | None = None) -> Any:
+    """An instance of the class. MalformedRequestError, also for more than `most_elements` (None: those of a request)."""
+    _BUDGET.left = _BUDGET.most = MOST_ELEMENTS if most_elements is None else most_elements
     try:
         return _struct_reader(cls)(memoryview(data), 0)[0]
     except (struct.error, IndexError, ValueError) as error:
@@ -167,7 +167,7 @@ def _array_reader(each: Read, flexible: bool, nullable: bool) -> Read:
             raise ValueError(f"an array of {count} elements in {len(data) - position} bytes")
         _BUDGET.left -= count
         if _BUDGET.left < 0:
-            raise ValueError(f"more than {MOST_ELEMENTS} elements")
+            raise ValueError(f"more than {_BUDGET.most} elements")
         values = []
         for _ in range(count):
             value, position = each(data, position)

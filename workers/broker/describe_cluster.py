@@ -39,7 +39,13 @@ async def describe_cluster(context: Context, header: RequestHeader, request: Any
         "cluster_id": context.image.cluster_id,
         "controller_id": nodes[0].node_id if nodes else -1,
         "brokers": [
-            {"broker_id": node.node_id, "host": node.host, "port": node.port, "rack": None, "is_fenced": False}
+            {
+                "broker_id": node.node_id,
+                "host": node.host,
+                "port": node.port,
+                "rack": context.config.broker_rack,
+                "is_fenced": False,
+            }
             for node in nodes
         ],
         "cluster_authorized_operations": context.part(Authorizer).cluster_operations(header)

@@ -312,18 +312,23 @@ def write_string(out: bytearray, text: str | None, flexible: bool) -> None:
     out += data
 
 
-def write_endpoints(out: bytearray, endpoints: Sequence[tuple[int, str, int]]) -> None:
-    """The last tag section of Produce and Fetch answers: where the leaders named above are (node id, host, port)."""
+#: Node id, host, port and rack of a partition's leader.
+Leader = tuple[int, str, int, str | None]
+
+
+def write_endpoints(out: bytearray, endpoints: Sequence[Leader]) -> None:
+    """The last tag section of Produce and Fetch answers: where the leaders named above are."""
     if not endpoints:
         out.append(0)
         return
     tag = bytearray()
     write_uvarint(tag, len(endpoints) + 1)
-    for node_id, host, port in endpoints:
+    for node_id, host, port, rack in endpoints:
         tag += _INT32(node_id)
         write_string(tag, host, flexible=True)
         tag += _INT32(port)
-        tag += b"\0\0"  # no rack, no tags
+        write_string(tag, rack, flexible=True)
+        tag.append(0)
     out += b"\x01\x00"
     write_uvarint(out, len(tag))
     out += tag

@@ -299,7 +299,8 @@ class _Reading:
                 topics.append(FetchedTopic("", wanted.topic, []) if is_id else FetchedTopic(wanted.topic, None, []))  # type: ignore[arg-type]
             topics[-1].partitions.append(result)
         nodes = self.context.image.nodes_at(self.peer.listener) if self.leaders else ()
-        endpoints = [(node.node_id, node.host, node.port) for node in nodes if node.node_id in self.leaders]
+        rack = self.context.config.broker_rack
+        endpoints = [(node.node_id, node.host, node.port, rack) for node in nodes if node.node_id in self.leaders]
         return encode_fetch(self.version, topics, session_id=self.plan.session_id, endpoints=endpoints)
 
     def told(self) -> None:

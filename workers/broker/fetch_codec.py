@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from compactd.storage.kernel.interface import AbortedTransaction
 from compactd.storage.reader import Range
 from compactd.workers.broker.decoding import MOST_PARTITIONS, MalformedRequestError, read_uvarint, skip_tags
-from compactd.workers.broker.encoding import write_count, write_endpoints, write_string, write_uvarint
+from compactd.workers.broker.encoding import Leader, write_count, write_endpoints, write_string, write_uvarint
 from compactd.workers.broker.requests import Encoded
 
 _FIRST_FLEXIBLE = 12
@@ -231,7 +231,7 @@ def encode_fetch(
     error: int = 0,
     session_id: int = 0,
     throttle_ms: int = 0,
-    endpoints: Sequence[tuple[int, str, int]] = (),
+    endpoints: Sequence[Leader] = (),
 ) -> Encoded:
     """The body of a FetchResponse v4 to v18; its ranges are closed with it."""
     parts: list[Any] = []

@@ -52,7 +52,7 @@ async def metadata(context: Context, header: RequestHeader, request: Any) -> dic
         topics = await _by_name(context, header, [each.name for each in asked], request)
     return {
         "brokers": [
-            {"node_id": node.node_id, "host": node.host, "port": node.port, "rack": None}
+            {"node_id": node.node_id, "host": node.host, "port": node.port, "rack": context.config.broker_rack}
             for node in context.image.nodes_at(header.peer.listener)
         ],
         "cluster_id": context.image.cluster_id,

@@ -128,7 +128,9 @@ async def produce(context: Context, header: RequestHeader, request: ProduceReque
     if request.acks == 0:
         return None
     nodes = context.image.nodes_at(header.peer.listener) if leaders else ()
-    endpoints = [(node.node_id, node.host, node.port) for node in nodes if node.node_id in leaders]
+    endpoints = [
+        (node.node_id, node.host, node.port, context.config.broker_rack) for node in nodes if node.node_id in leaders
+    ]
     return Encoded([encode_produce(header.version, results, endpoints, throttle_ms)])
 
 

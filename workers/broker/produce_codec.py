@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from compactd.workers.broker.decoding import MOST_PARTITIONS, MalformedRequestError, read_uvarint, skip_tags
-from compactd.workers.broker.encoding import write_count, write_endpoints, write_string
+from compactd.workers.broker.encoding import Leader, write_count, write_endpoints, write_string
 
 _FIRST_FLEXIBLE = 9
 _FIRST_TOPIC_IDS = 13
@@ -208,10 +208,10 @@ def _checked(count: int, data: memoryview, position: int) -> int:
 def encode_produce(
     version: int,
     results: Sequence[TopicResults],
-    endpoints: Sequence[tuple[int, str, int]] = (),
+    endpoints: Sequence[Leader] = (),
     throttle_ms: int = 0,
 ) -> bytearray:
-    """Writes the body of a ProduceResponse v3 to v13. `endpoints`: (node id, host, port) of leaders named in the results."""
+    """Writes the body of a ProduceResponse v3 to v13. `endpoints`: those of leaders named in the results."""
     if _FIRST_FLEXIBLE <= version < _FIRST_TOPIC_IDS and len(results) == 1 and not endpoints:
         usual = _encode_usual(results[0], throttle_ms)
         if usual is not None:

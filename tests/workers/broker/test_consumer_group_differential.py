@@ -32,6 +32,8 @@ FETCH, COMMIT, OFFSET_FETCH, JOIN, HEARTBEAT, LEAVE, SYNC, LIST, DELETE, BEAT, D
 )  # fmt: skip
 TOPICS = {"t": 4, "u": 2, "w": 7, "many": 21, "one": 1, "alpha": 3, "beta": 3}
 SETTINGS = {
+    # Part of the hash of what a group is subscribed to.
+    "broker.rack": "rack-1",
     "group.coordinator.append.linger.ms": 0,
     "group.consumer.assignment.interval.ms": 0,
     "group.consumer.min.heartbeat.interval.ms": 1000,

@@ -282,12 +282,20 @@ _RESULTS = st.builds(
 @given(
     st.integers(3, 13),
     st.lists(st.tuples(st.text("abc", max_size=3), st.uuids(), st.lists(_RESULTS, max_size=3)), max_size=2),
-    st.lists(st.tuples(st.integers(0, 1000), st.text("abc", max_size=3), st.integers(0, 65535)), max_size=2),
+    st.lists(
+        st.tuples(
+            st.integers(0, 1000),
+            st.text("abc", max_size=3),
+            st.integers(0, 65535),
+            st.none() | st.text("abc", max_size=3),
+        ),
+        max_size=2,
+    ),
 )
 def test_produce_answers_are_written_as_kio_reads_them(
     version: int,
     topics: list[tuple[str, uuid.UUID, list[ProduceResult]]],
-    endpoints: list[tuple[int, str, int]],
+    endpoints: list[tuple[int, str, int, str | None]],
 ) -> None:
     data = bytes(encode_produce(version, [TopicResults(*topic) for topic in topics], endpoints))
     answer, size = entity_reader(response_class(0, version))(data, 0)
@@ -320,7 +328,9 @@ def test_produce_answers_are_written_as_kio_reads_them(
             }
             for name, topic_id, results in topics
         ],
-        "node_endpoints": [{"node_id": node, "host": host, "port": port} for node, host, port in endpoints],
+        "node_endpoints": [
+            {"node_id": node, "host": host, "port": port, "rack": rack} for node, host, port, rack in endpoints
+        ],
     }
     assert data == bytes(encode(response_class(0, version), values))
     assert len(answer.responses) == len(topics)
@@ -417,13 +427,21 @@ def _fetched(draw: st.DrawFn) -> FetchedPartition:
     st.integers(4, 18),
     st.lists(st.tuples(st.text("abc", max_size=3), st.uuids(), st.lists(_fetched(), max_size=3)), max_size=2),
     st.integers(0, 2**31 - 1),
-    st.lists(st.tuples(st.integers(0, 1000), st.text("abc", max_size=3), st.integers(0, 65535)), max_size=2),
+    st.lists(
+        st.tuples(
+            st.integers(0, 1000),
+            st.text("abc", max_size=3),
+            st.integers(0, 65535),
+            st.none() | st.text("abc", max_size=3),
+        ),
+        max_size=2,
+    ),
 )
 def test_fetch_answers_are_written_as_kio_reads_them(
     version: int,
     topics: list[tuple[str, uuid.UUID, list[FetchedPartition]]],
     session_id: int,
-    endpoints: list[tuple[int, str, int]],
+    endpoints: list[tuple[int, str, int, str | None]],
 ) -> None:
     ranges: list[Any] = [each.records for _, _, partitions in topics for each in partitions if each.records is not None]
     encoded = encode_fetch(
@@ -442,7 +460,9 @@ def test_fetch_answers_are_written_as_kio_reads_them(
             }
             for name, topic_id, partitions in topics
         ],
-        "node_endpoints": [{"node_id": node, "host": host, "port": port} for node, host, port in endpoints],
+        "node_endpoints": [
+            {"node_id": node, "host": host, "port": port, "rack": rack} for node, host, port, rack in endpoints
+        ],
     }
     if version < 16:
         del values["node_endpoints"]

@@ -12,11 +12,18 @@ from compactd.workers.broker.image import CatalogueImage, Topic
 _MASK = (1 << 64) - 1
 
 
+def _hashed_rack(rack: str) -> bytes:
+    size, data = len(rack.encode("utf-16-le", "surrogatepass")) // 2, rack.encode("utf-16-le", "surrogatepass")
+    return size.to_bytes(4, "little") + data + size.to_bytes(4, "little")
+
+
 class Topics:
     """`context.part(Topics)`. Always as the catalogue is now."""
 
     def __init__(self, context: Context) -> None:
         self._image: CatalogueImage = context.image
+        #: The rack of every partition, as the hash takes it in.
+        self._rack = b"" if context.config.broker_rack is None else _hashed_rack(context.config.broker_rack)
         #: Topic id to number of partitions and hash.
         self._hashes: dict[uuid.UUID, tuple[int, int]] = {}
         self._looked_at = -1
@@ -83,9 +90,8 @@ class Topics:
                 8, "little"
             )
             data += name + (len(name) // 2).to_bytes(4, "little") + count.to_bytes(4, "little")
-            # No racks: brokers here have none.
             for number in range(count):
-                data += number.to_bytes(4, "little")
+                data += number.to_bytes(4, "little") + self._rack
             cached = self._hashes[topic.topic_id] = (count, xxh3_64(bytes(data)))
         return cached[1]
 
