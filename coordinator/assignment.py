@@ -17,10 +17,10 @@ from compactd.coordinator.interfaces import WorkerId
 from compactd.coordinator.log_dirs import mark_deleted
 from compactd.coordinator.partitions import Entry
 from compactd.storage.names import TopicPartition
-from compactd.workers.messages import (
+from compactd.workers.message import Message
+from compactd.workers.messages import Failed
+from compactd.workers.partition_messages import (
     AssignPartitions,
-    Failed,
-    Message,
     PartitionAssignment,
     PartitionsReady,
     PartitionsReleased,

@@ -56,9 +56,10 @@ from compactd.workers.catalogue_messages import (
     arguments_of,
     to_raw,
 )
+from compactd.workers.catalogue_update import CataloguePartition, CatalogueTopic, CatalogueUpdate
 from compactd.workers.credential_messages import AlterCredentials, CredentialResults
 from compactd.workers.feature_messages import QuorumState, UpdateFeatures
-from compactd.workers.messages import CataloguePartition, CatalogueTopic, CatalogueUpdate, Endpoint
+from compactd.workers.message import Endpoint
 from compactd.workers.quota_messages import AlterClientQuotas, QuotaResults
 
 _LOG = logging.getLogger("compactd.catalogue")

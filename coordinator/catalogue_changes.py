@@ -16,7 +16,8 @@ from compactd.config.errors import DaemonError, StorageIOError
 from compactd.coordinator import reloading
 from compactd.coordinator.interfaces import CatalogueOutcome, WorkerId
 from compactd.workers.catalogue_messages import Struct, results_of, to_raw
-from compactd.workers.messages import CatalogueChange, CatalogueChanged, CatalogueUpdate, Failed
+from compactd.workers.catalogue_update import CatalogueChange, CatalogueChanged, CatalogueUpdate
+from compactd.workers.messages import Failed
 
 if TYPE_CHECKING:
     from pathlib import Path

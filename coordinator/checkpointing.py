@@ -12,7 +12,7 @@ from pathlib import Path
 from compactd.coordinator.interfaces import Frame, Timer
 from compactd.coordinator.log_dirs import LogDirs
 from compactd.storage.names import TopicPartition
-from compactd.workers.messages import PartitionState
+from compactd.workers.partition_messages import PartitionState
 
 _OFFSETS, _MARKS = "offsets", "high watermarks"
 

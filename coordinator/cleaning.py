@@ -28,19 +28,19 @@ from compactd.coordinator.retention import queue_deleted
 from compactd.storage import files
 from compactd.storage.cleaning.cleaner_checkpoints import CleanerCheckpoints
 from compactd.storage.names import TopicPartition
-from compactd.workers.messages import (
+from compactd.workers.cleaning_messages import (
     AbortClean,
     CleanDone,
     CleanJob,
     CleanProgress,
     CleanThrottle,
-    Failed,
     GroupReady,
     GroupSwapped,
-    Message,
-    PartitionState,
     PrepareClean,
 )
+from compactd.workers.message import Message
+from compactd.workers.messages import Failed
+from compactd.workers.partition_messages import PartitionState
 
 _log = logging.getLogger(__name__)
 

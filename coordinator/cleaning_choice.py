@@ -17,7 +17,8 @@ from compactd.storage.cleaning.cleanable import (
     upper_bound,
 )
 from compactd.storage.names import TopicPartition
-from compactd.workers.messages import CleanJob, PartitionState, SegmentState
+from compactd.workers.cleaning_messages import CleanJob
+from compactd.workers.partition_messages import PartitionState, SegmentState
 
 
 @dataclass(frozen=True, slots=True)

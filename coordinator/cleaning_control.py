@@ -13,7 +13,8 @@ from compactd.coordinator.control_messages import CleanNow, Control, Done, Pause
 from compactd.coordinator.pauses import EVERYTHING
 from compactd.coordinator.retention import queue_deleted
 from compactd.storage.names import TopicPartition
-from compactd.workers.messages import Message, UndoClean, UndoDone
+from compactd.workers.cleaning_messages import UndoClean, UndoDone
+from compactd.workers.message import Message
 
 if TYPE_CHECKING:
     from compactd.coordinator.cleaning import CleaningScheduler

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from compactd.coordinator.control_messages import JobStatus
 from compactd.coordinator.interfaces import WorkerId
 from compactd.storage.names import TopicPartition
-from compactd.workers.messages import CleanJob, CleanProgress
+from compactd.workers.cleaning_messages import CleanJob, CleanProgress
 
 _RATE_SECONDS = 10.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 
 from compactd.storage.metadata.image import MetadataImage
-from compactd.workers.messages import AccessRule, ClientQuota, ScramCredential
+from compactd.workers.catalogue_update import AccessRule, ClientQuota, ScramCredential
 
 
 def quotas_of(image: MetadataImage) -> tuple[ClientQuota, ...]:

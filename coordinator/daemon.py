@@ -64,25 +64,26 @@ from compactd.coordinator.supervisor import Command, Supervisor, worker_command
 from compactd.coordinator.systemd import Notifier
 from compactd.storage.names import TopicPartition
 from compactd.workers import log_output, logger_levels
+from compactd.workers.catalogue_update import CatalogueChange
+from compactd.workers.cleaning_messages import DeleterState
 from compactd.workers.clock import Clock
+from compactd.workers.message import Endpoint, Message
 from compactd.workers.messages import (
     BrokerCounts,
-    CatalogueChange,
-    DeleterState,
-    DirectoriesRetired,
-    Endpoint,
     Listening,
-    LogDirFailed,
-    Message,
-    PartitionsReady,
-    PartitionState,
-    PartitionStates,
     PeerAnswer,
     PeerRequest,
     Serving,
     SetLoggerLevels,
     Stopped,
     Welcome,
+)
+from compactd.workers.partition_messages import (
+    DirectoriesRetired,
+    LogDirFailed,
+    PartitionsReady,
+    PartitionState,
+    PartitionStates,
 )
 
 T = TypeVar("T")

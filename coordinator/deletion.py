@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 from compactd.coordinator.control_messages import DeleterStatus
 from compactd.coordinator.interfaces import WorkerId
+from compactd.workers.cleaning_messages import DeleteLater, DeleterState, KeepFiles
 from compactd.workers.clock import Clock
-from compactd.workers.messages import DeleteLater, DeleterState, KeepFiles, Message
+from compactd.workers.message import Message
 
 DELETER = WorkerId("deleter", 0)
 #: How often what was removed is looked for while the deleter has more to do.

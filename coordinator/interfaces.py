@@ -17,8 +17,10 @@ import msgspec
 from compactd.config.settings import CleanerConfig, DaemonConfig, StorageConfig, TopicConfig
 from compactd.coordinator.control_messages import CleaningStatus, Control, Status
 from compactd.storage.names import TopicPartition
+from compactd.workers.catalogue_update import CatalogueUpdate
 from compactd.workers.clock import Clock
-from compactd.workers.messages import CatalogueUpdate, Endpoint, Message, PartitionState
+from compactd.workers.message import Endpoint, Message
+from compactd.workers.partition_messages import PartitionState
 
 T = TypeVar("T")
 

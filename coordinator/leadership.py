@@ -22,7 +22,7 @@ from compactd.storage.metadata.record_types import (
     RecordVersions,
 )
 from compactd.storage.metadata.records import decode_control_record, read_body, read_frame
-from compactd.workers.messages import Endpoint
+from compactd.workers.message import Endpoint
 
 Key = tuple[str, int]
 

@@ -17,7 +17,7 @@ from compactd.coordinator.control_messages import LogDirStatus
 from compactd.storage import files, names
 from compactd.storage.log_dir_session import LogDirSession
 from compactd.storage.names import TopicPartition
-from compactd.workers.messages import PartitionState
+from compactd.workers.partition_messages import PartitionState
 
 _log = logging.getLogger(__name__)
 

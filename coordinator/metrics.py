@@ -24,7 +24,9 @@ from compactd.coordinator.metrics_clients import ClientMetrics
 from compactd.coordinator.metrics_http import Page, WebServer
 from compactd.coordinator.metrics_series import Moment, PastClean, series_of
 from compactd.coordinator.metrics_table import BY_NAME, COUNTER
-from compactd.workers.messages import BrokerCounts, CleanDone, CleanProgress, Message
+from compactd.workers.cleaning_messages import CleanDone, CleanProgress
+from compactd.workers.message import Message
+from compactd.workers.messages import BrokerCounts
 
 #: /healthz fails when the loop told nothing for this long; it tells something every five seconds.
 STALE_SECONDS = 30.0

@@ -9,7 +9,7 @@ from compactd.config.setting import LONG_MAX
 from compactd.config.settings import TopicConfig
 from compactd.coordinator.control_messages import PartitionStatus, Status
 from compactd.storage.names import TopicPartition
-from compactd.workers.messages import PartitionState
+from compactd.workers.partition_messages import PartitionState
 
 #: Label values and the value, for each series of a metric.
 Series = list[tuple[tuple[str, ...], float]]

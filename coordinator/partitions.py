@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from compactd.config.settings import TopicConfig
 from compactd.coordinator.interfaces import WorkerId
 from compactd.storage.names import TopicPartition
-from compactd.workers.messages import (
+from compactd.workers.catalogue_update import (
     AccessRule,
     CataloguePartition,
     CatalogueTopic,
     CatalogueUpdate,
     ClientQuota,
-    Endpoint,
-    PartitionState,
     ScramCredential,
 )
+from compactd.workers.message import Endpoint
+from compactd.workers.partition_messages import PartitionState
 
 
 @dataclass(slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from compactd.coordinator.interfaces import WorkerId
-from compactd.workers.messages import Message, PeerAnswer, PeerRequest
+from compactd.workers.message import Message
+from compactd.workers.messages import PeerAnswer, PeerRequest
 
 
 class PeerRelay:

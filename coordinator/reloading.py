@@ -13,7 +13,8 @@ from compactd.coordinator.control import refused
 from compactd.coordinator.control_messages import Control, Refused, Reloaded
 from compactd.coordinator.topics_section import apply_topics
 from compactd.workers import log_output
-from compactd.workers.messages import ConfigChanged, Reconfigure
+from compactd.workers.messages import Reconfigure
+from compactd.workers.partition_messages import ConfigChanged
 
 if TYPE_CHECKING:
     from compactd.coordinator.daemon import Daemon

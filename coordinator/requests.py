@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from compactd.coordinator.interfaces import Timer, WorkerId
 from compactd.coordinator.loop import Loop
-from compactd.workers.messages import Failed, Message
+from compactd.workers.message import Message
+from compactd.workers.messages import Failed
 
 WORKER_GONE = "WorkerGone"
 TIMEOUT = "Timeout"

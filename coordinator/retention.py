@@ -11,7 +11,9 @@ from itertools import islice
 
 from compactd.coordinator.interfaces import Frame, Timer, WorkerId
 from compactd.storage.names import TopicPartition
-from compactd.workers.messages import CheckRetention, Failed, LetGo, LetGoDone, Message, RetentionDecided
+from compactd.workers.cleaning_messages import CheckRetention, LetGo, LetGoDone, RetentionDecided
+from compactd.workers.message import Message
+from compactd.workers.messages import Failed
 
 _log = logging.getLogger(__name__)
 

@@ -29,7 +29,10 @@ from compactd.coordinator.interfaces import CataloguePart, CatalogueSetup, Worke
 from compactd.coordinator.log_dirs import FoundDirs
 from compactd.coordinator.partitions import Entry
 from compactd.storage.names import TopicPartition
-from compactd.workers.messages import CatalogueUpdate, Endpoint, Listening, LogDirFailed
+from compactd.workers.catalogue_update import CatalogueUpdate
+from compactd.workers.message import Endpoint
+from compactd.workers.messages import Listening
+from compactd.workers.partition_messages import LogDirFailed
 
 if TYPE_CHECKING:
     from compactd.coordinator.daemon import Daemon

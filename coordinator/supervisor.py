@@ -33,7 +33,8 @@ from compactd.coordinator.interfaces import Timer, WorkerId
 from compactd.coordinator.loop import Loop
 from compactd.workers import messages
 from compactd.workers.channel import MAX_MESSAGE_BYTES
-from compactd.workers.messages import Failed, Heartbeat, Hello, Listening, Message, Stop, Stopped, Welcome
+from compactd.workers.message import VERSION, Message
+from compactd.workers.messages import Failed, Heartbeat, Hello, Listening, Stop, Stopped, Welcome
 from compactd.workers.process import EXIT_BOOT
 
 _log = logging.getLogger(__name__)
@@ -436,7 +437,7 @@ class Supervisor:
             self._router.send_multipart([identity, messages.encode(welcome)], zmq.NOBLOCK)
         if worker.state == "starting":
             worker.state, worker.phase = "running", ""
-            if hello.version == messages.VERSION:
+            if hello.version == VERSION:
                 self._listener.worker_ready(worker.id)
 
     def _of_kind(self, kind: str) -> list[_Worker]:

@@ -8,7 +8,7 @@ from compactd.config.settings import as_text
 from compactd.config.table import TOPIC_SETTINGS
 from compactd.coordinator.control_messages import TopicPartitionReport, TopicReport, Topics
 from compactd.storage.names import TopicPartition
-from compactd.workers.messages import CataloguePartition, CatalogueTopic
+from compactd.workers.catalogue_update import CataloguePartition, CatalogueTopic
 
 if TYPE_CHECKING:
     from compactd.coordinator.daemon import Daemon

@@ -20,7 +20,7 @@ from compactd.workers.catalogue_messages import (
     Struct,
     TopicResults,
 )
-from compactd.workers.messages import CatalogueTopic
+from compactd.workers.catalogue_update import CatalogueTopic
 
 _log = logging.getLogger(__name__)
 

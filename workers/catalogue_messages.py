@@ -1,4 +1,4 @@
-"""What a broker worker asks of the catalogue and what it gets: arguments and results of `workers.messages.CatalogueChange`.
+"""What a broker worker asks of the catalogue and what it gets: arguments and results of `workers.catalogue_update.CatalogueChange`.
 
 Errors are Kafka's codes and texts (facts: kafka-protocol 9 and 10). Checks that need to know the client, which are those
 of authorisation and of request versions, are the worker's; everything else is decided here.

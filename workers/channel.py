@@ -26,7 +26,8 @@ import zmq
 from compactd.config.errors import WorkerBootError
 from compactd.workers import log_output, messages
 from compactd.workers.logger_levels import set_levels
-from compactd.workers.messages import Heartbeat, Hello, Message, Reconfigure, SetLoggerLevels, Stop, Welcome
+from compactd.workers.message import VERSION, Message
+from compactd.workers.messages import Heartbeat, Hello, Reconfigure, SetLoggerLevels, Stop, Welcome
 
 _log = logging.getLogger(__name__)
 
@@ -194,8 +195,8 @@ class Channel:
             return
         if isinstance(message, Welcome) and not self._welcomed.is_set():
             self.welcome = message
-            if message.version != messages.VERSION:
-                self._refusal = f"the coordinator speaks version {message.version}, this worker {messages.VERSION}"
+            if message.version != VERSION:
+                self._refusal = f"the coordinator speaks version {message.version}, this worker {VERSION}"
             self._welcomed.set()
             return
         if isinstance(message, SetLoggerLevels):

@@ -24,9 +24,7 @@ from compactd.storage.producers import ProducerState
 from compactd.storage.segment import LogSegment
 from compactd.storage.swap import drop_cleaned, drop_stale_cleaned
 from compactd.workers.channel import Channel
-from compactd.workers.clock import Clock
-from compactd.workers.io_pressure import IoPressure
-from compactd.workers.messages import (
+from compactd.workers.cleaning_messages import (
     AbortClean,
     CleanDone,
     CleanJob,
@@ -34,11 +32,11 @@ from compactd.workers.messages import (
     CleanThrottle,
     GroupReady,
     GroupSwapped,
-    Message,
-    Reconfigure,
-    Stop,
-    Stopped,
 )
+from compactd.workers.clock import Clock
+from compactd.workers.io_pressure import IoPressure
+from compactd.workers.message import Message
+from compactd.workers.messages import Reconfigure, Stop, Stopped
 from compactd.workers.throttle import Throttle
 
 _log = logging.getLogger(__name__)

@@ -15,8 +15,11 @@ from pathlib import Path
 from compactd.config.errors import CompactdError
 from compactd.storage import files, names
 from compactd.workers.channel import Channel
+from compactd.workers.cleaning_messages import DeleteLater, DeleterState, KeepFiles
 from compactd.workers.clock import Clock
-from compactd.workers.messages import DeleteLater, DeleterState, KeepFiles, LogDirFailed, Message, Stop, Stopped
+from compactd.workers.message import Message
+from compactd.workers.messages import Stop, Stopped
+from compactd.workers.partition_messages import LogDirFailed
 
 _log = logging.getLogger(__name__)
 

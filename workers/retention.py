@@ -13,8 +13,10 @@ from compactd.config.settings import TopicConfig
 from compactd.storage.names import TopicPartition
 from compactd.storage.retention import RetentionState, plan_retention
 from compactd.workers.channel import Channel
+from compactd.workers.cleaning_messages import CheckRetention, RetentionDecided
 from compactd.workers.clock import Clock
-from compactd.workers.messages import CheckRetention, PartitionState, RetentionDecided, Stop, Stopped
+from compactd.workers.messages import Stop, Stopped
+from compactd.workers.partition_messages import PartitionState
 
 
 def run(channel: Channel, clock: Clock) -> Stopped | None:

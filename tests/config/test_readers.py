@@ -16,7 +16,14 @@ from compactd.config.without_effect import DECIDING, why_refused, why_unused
 
 _ROOT = Path(__file__).parents[2]
 #: The program, but for what only lists settings, checks or shows them.
-_LISTS = ("config/table.py", "config/daemon_table.py", "config/broker_names.py", "config/document.py")
+_LISTS = (
+    "config/table.py",
+    "config/daemon_table.py",
+    "config/access_table.py",
+    "config/coordination_table.py",
+    "config/broker_names.py",
+    "config/document.py",
+)
 _LISTS += ("config/listener_settings.py", "config/flat.py", "config/resolve.py", "coordinator/running_rules.py")
 #: Read as a whole group: by the beginning of the names, or by names that are put together.
 _TOGETHER = {

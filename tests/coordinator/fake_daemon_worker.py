@@ -14,31 +14,28 @@ from pathlib import Path
 from compactd.config.errors import WorkerBootError
 from compactd.storage import names
 from compactd.storage.names import TopicPartition
+from compactd.workers.catalogue_update import CatalogueUpdate
 from compactd.workers.channel import Channel
-from compactd.workers.clock import Clock
-from compactd.workers.messages import (
-    AssignPartitions,
-    CatalogueUpdate,
+from compactd.workers.cleaning_messages import (
     CheckRetention,
     DeleteLater,
     DeleterState,
-    Endpoint,
     LetGo,
     LetGoDone,
-    Listening,
+    RetentionDecided,
+)
+from compactd.workers.clock import Clock
+from compactd.workers.message import Endpoint, Message
+from compactd.workers.messages import Listening, Reconfigure, Serving, Stop, Stopped
+from compactd.workers.partition_messages import (
+    AssignPartitions,
     LogDirFailed,
-    Message,
     PartitionAssignment,
     PartitionsReady,
     PartitionsReleased,
     PartitionState,
     PartitionStates,
-    Reconfigure,
     ReleasePartitions,
-    RetentionDecided,
-    Serving,
-    Stop,
-    Stopped,
 )
 from compactd.workers.process import KINDS, Kind, main
 

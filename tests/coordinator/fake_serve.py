@@ -31,14 +31,9 @@ from compactd.workers.catalogue_messages import (
     arguments_of,
     to_raw,
 )
-from compactd.workers.messages import (
-    CataloguePartition,
-    CatalogueTopic,
-    CatalogueUpdate,
-    Endpoint,
-    Message,
-    PartitionState,
-)
+from compactd.workers.catalogue_update import CataloguePartition, CatalogueTopic, CatalogueUpdate
+from compactd.workers.message import Endpoint, Message
+from compactd.workers.partition_messages import PartitionState
 
 WORKER = Path(__file__).parent / "fake_daemon_worker.py"
 

@@ -15,7 +15,9 @@ from compactd.config.settings import CleanerConfig, DaemonConfig, StorageConfig,
 from compactd.coordinator.interfaces import Settings, WorkerId
 from compactd.storage.names import TopicPartition
 from compactd.workers.clock import Clock
-from compactd.workers.messages import Failed, Message, PartitionState
+from compactd.workers.message import Message
+from compactd.workers.messages import Failed
+from compactd.workers.partition_messages import PartitionState
 
 T = TypeVar("T")
 _M = TypeVar("_M", bound=Message)

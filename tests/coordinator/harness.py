@@ -12,7 +12,8 @@ from compactd.coordinator.interfaces import WorkerId
 from compactd.coordinator.loop import Loop
 from compactd.coordinator.run_dir import RunDir
 from compactd.coordinator.supervisor import Supervisor
-from compactd.workers.messages import Message, Welcome
+from compactd.workers.message import Message
+from compactd.workers.messages import Welcome
 
 FAKE_WORKER = Path(__file__).parent.parent / "workers" / "fake_worker.py"
 #: Nothing here takes as long; on a busy machine everything takes longer than one thinks.

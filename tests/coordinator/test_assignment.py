@@ -11,15 +11,10 @@ from compactd.coordinator.assignment import Assignment
 from compactd.coordinator.interfaces import WorkerId
 from compactd.coordinator.partitions import Changes, Partitions
 from compactd.storage.names import TopicPartition
-from compactd.workers.messages import (
-    AssignPartitions,
-    CatalogueUpdate,
-    Failed,
-    Message,
-    PartitionsReady,
-    PartitionsReleased,
-    ReleasePartitions,
-)
+from compactd.workers.catalogue_update import CatalogueUpdate
+from compactd.workers.message import Message
+from compactd.workers.messages import Failed
+from compactd.workers.partition_messages import AssignPartitions, PartitionsReady, PartitionsReleased, ReleasePartitions
 from tests.coordinator.test_partitions import state, topic, update
 
 BROKER = WorkerId("broker", 0)

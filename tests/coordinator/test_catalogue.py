@@ -30,7 +30,8 @@ from compactd.workers.catalogue_messages import (
     results_of,
     to_raw,
 )
-from compactd.workers.messages import CatalogueUpdate, decode, encode
+from compactd.workers.catalogue_update import CatalogueUpdate
+from compactd.workers.messages import decode, encode
 from tests.coordinator.catalogues import NODES, NOW, StoppedClock, opened, settings, started
 from tests.coordinator.test_catalogue_topics import create, records
 from tests.file_faults import FaultyLayer

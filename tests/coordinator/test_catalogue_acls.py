@@ -23,7 +23,7 @@ from compactd.workers.acl_messages import (
     Permission,
     Resource,
 )
-from compactd.workers.messages import CatalogueUpdate
+from compactd.workers.catalogue_update import CatalogueUpdate
 from tests.coordinator.catalogues import opened, started
 from tests.coordinator.test_catalogue_topics import records
 

@@ -20,7 +20,7 @@ from compactd.workers.catalogue_messages import (
     ResourceResults,
     ResourceType,
 )
-from compactd.workers.messages import CatalogueUpdate
+from compactd.workers.catalogue_update import CatalogueUpdate
 from tests.coordinator.catalogues import started
 from tests.coordinator.test_catalogue_topics import records
 

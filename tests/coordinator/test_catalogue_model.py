@@ -34,7 +34,7 @@ from compactd.workers.catalogue_messages import (
     Struct,
     TopicResults,
 )
-from compactd.workers.messages import AccessRule, CatalogueTopic, CatalogueUpdate
+from compactd.workers.catalogue_update import AccessRule, CatalogueTopic, CatalogueUpdate
 from tests.coordinator.catalogues import NODES, StoppedClock, opened, started
 from tests.file_faults import FaultyLayer, PowerCut
 

@@ -24,7 +24,7 @@ from compactd.workers.catalogue_messages import (
     TopicResult,
     TopicResults,
 )
-from compactd.workers.messages import CatalogueUpdate
+from compactd.workers.catalogue_update import CatalogueUpdate
 from tests.coordinator.catalogues import started
 
 E = ErrorCode

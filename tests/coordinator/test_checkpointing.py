@@ -8,7 +8,7 @@ from typing import Any
 
 from compactd.coordinator.checkpointing import Checkpoints
 from compactd.storage.names import TopicPartition
-from compactd.workers.messages import PartitionState
+from compactd.workers.partition_messages import PartitionState
 from tests.coordinator.test_partitions import state
 
 PATH = Path("/d1")

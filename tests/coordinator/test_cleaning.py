@@ -17,23 +17,22 @@ from compactd.coordinator.pauses import Pauses
 from compactd.coordinator.quarantine import FILE, PAUSES_MS, Quarantine
 from compactd.storage.checkpoints import CLEANER_OFFSETS, OffsetCheckpoint
 from compactd.storage.names import TopicPartition
-from compactd.workers.messages import (
+from compactd.workers.cleaning_messages import (
     AbortClean,
     CleanDone,
     CleanJob,
     CleanProgress,
     CleanThrottle,
-    Failed,
     GroupReady,
     GroupSwapped,
-    Message,
-    PartitionState,
     PrepareClean,
     SegmentSource,
-    SegmentState,
     UndoClean,
     UndoDone,
 )
+from compactd.workers.message import Message
+from compactd.workers.messages import Failed
+from compactd.workers.partition_messages import PartitionState, SegmentState
 from tests.coordinator.frames import BROKER, START_MS, FakeFrame
 from tests.logs import replace_config, settings
 

@@ -9,6 +9,7 @@ import pytest
 
 from compactd.coordinator.catalogue import Catalogue
 from compactd.workers.catalogue_messages import ErrorCode as E
+from compactd.workers.catalogue_update import CatalogueUpdate, ScramCredential
 from compactd.workers.credential_messages import (
     AlterCredentials,
     CredentialDeletion,
@@ -16,7 +17,6 @@ from compactd.workers.credential_messages import (
     CredentialResults,
     CredentialUpsertion,
 )
-from compactd.workers.messages import CatalogueUpdate, ScramCredential
 from tests.coordinator.catalogues import opened, started
 from tests.coordinator.test_catalogue_topics import records
 

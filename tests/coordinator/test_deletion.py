@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from compactd.coordinator.deletion import DELETER, Deletions
 from compactd.coordinator.interfaces import WorkerId
+from compactd.workers.cleaning_messages import DeleteLater, DeleterState, KeepFiles
 from compactd.workers.clock import Clock
-from compactd.workers.messages import DeleteLater, DeleterState, KeepFiles, Message
+from compactd.workers.message import Message
 
 
 class StoppedClock(Clock):

@@ -30,7 +30,9 @@ from compactd.coordinator.metrics import STALE_SECONDS, Metrics
 from compactd.coordinator.metrics_document import metrics_markdown
 from compactd.coordinator.metrics_table import BY_NAME, METRICS, PARTITION_METRICS
 from compactd.storage.names import TopicPartition
-from compactd.workers.messages import BrokerCounts, CleanDone, CleanProgress, PartitionState, SegmentState
+from compactd.workers.cleaning_messages import CleanDone, CleanProgress
+from compactd.workers.messages import BrokerCounts
+from compactd.workers.partition_messages import PartitionState, SegmentState
 from tests.coordinator.serving import until
 from tests.scripts.daemons import RunningDaemon
 

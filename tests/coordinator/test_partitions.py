@@ -3,15 +3,15 @@ from __future__ import annotations
 from compactd.coordinator.interfaces import WorkerId
 from compactd.coordinator.partitions import Partitions
 from compactd.storage.names import TopicPartition
-from compactd.workers.messages import (
+from compactd.workers.catalogue_update import (
     AccessRule,
     CataloguePartition,
     CatalogueTopic,
     CatalogueUpdate,
     ClientQuota,
-    PartitionState,
     ScramCredential,
 )
+from compactd.workers.partition_messages import PartitionState
 
 
 def topic(name: str, topic_id: str, count: int, log_dir: str = "/d1", **configs: str) -> CatalogueTopic:

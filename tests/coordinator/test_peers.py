@@ -6,7 +6,8 @@ import msgspec
 
 from compactd.coordinator.interfaces import WorkerId
 from compactd.coordinator.peers import PeerRelay
-from compactd.workers.messages import Message, PeerAnswer, PeerRequest
+from compactd.workers.message import Message
+from compactd.workers.messages import PeerAnswer, PeerRequest
 
 _RAW = msgspec.Raw(msgspec.msgpack.encode(None))
 

@@ -10,7 +10,9 @@ import pytest
 
 from compactd.coordinator.interfaces import WorkerId
 from compactd.coordinator.requests import Requests
-from compactd.workers.messages import DeleterState, Failed, LetGo, LetGoDone, Message, PrepareClean, Stopped
+from compactd.workers.cleaning_messages import DeleterState, LetGo, LetGoDone, PrepareClean
+from compactd.workers.message import Message
+from compactd.workers.messages import Failed, Stopped
 from tests.coordinator.harness import Harness
 
 

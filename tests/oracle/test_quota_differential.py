@@ -16,8 +16,8 @@ from compactd.coordinator.topic_changes import PlanError
 from compactd.storage.metadata.image import MetadataImage
 from compactd.workers.broker.quotas.clients import QuotaKind
 from compactd.workers.broker.quotas.rates import Windows
+from compactd.workers.catalogue_update import ClientQuota
 from compactd.workers.clock import Clock
-from compactd.workers.messages import ClientQuota
 from compactd.workers.quota_messages import Mutation
 from tests.oracle.driver import Oracle
 from tests.strategies import TIMEOUT, examples

@@ -22,7 +22,8 @@ from compactd.coordinator.interfaces import Frame, WorkerId
 from compactd.coordinator.parts import default_parts
 from compactd.storage.names import TopicPartition
 from compactd.workers import log_output
-from compactd.workers.messages import Message, PartitionState
+from compactd.workers.message import Message
+from compactd.workers.partition_messages import PartitionState
 
 
 class ScriptedCleaning:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from compactd.config.errors import WorkerBootError
 from compactd.workers.channel import Channel
+from compactd.workers.cleaning_messages import DeleterState, LetGo, LetGoDone, PrepareClean
 from compactd.workers.clock import Clock
-from compactd.workers.messages import DeleterState, Failed, LetGo, LetGoDone, PrepareClean, Stop, Stopped
+from compactd.workers.messages import Failed, Stop, Stopped
 from compactd.workers.process import KINDS, Kind, main
 
 

@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from compactd.workers.messages import Message, Stop, Welcome
+from compactd.workers.message import Message
+from compactd.workers.messages import Stop, Welcome
 
 _M = TypeVar("_M", bound=Message)
 

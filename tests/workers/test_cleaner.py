@@ -16,7 +16,7 @@ from compactd.storage.names import CLEANED, DELETED
 from compactd.storage.records.batch import iter_batches
 from compactd.storage.swap import replace_segments
 from compactd.workers.cleaner import Cleaner
-from compactd.workers.messages import (
+from compactd.workers.cleaning_messages import (
     AbortClean,
     ActiveProducerState,
     CleanDone,
@@ -25,11 +25,10 @@ from compactd.workers.messages import (
     CleanThrottle,
     GroupReady,
     GroupSwapped,
-    Message,
-    Reconfigure,
     SegmentSource,
-    Stop,
 )
+from compactd.workers.message import Message
+from compactd.workers.messages import Reconfigure, Stop
 from tests.file_faults import FaultyLayer
 from tests.logs import NOW_MS, LogBuilder, settings
 from tests.workers.scripted_channel import ScriptedChannel

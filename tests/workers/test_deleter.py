@@ -11,9 +11,11 @@ import pytest
 
 from compactd.storage import files
 from compactd.workers import deleter
+from compactd.workers.cleaning_messages import DeleteLater, DeleterState, KeepFiles
 from compactd.workers.clock import Clock
 from compactd.workers.deleter import Deleter, is_removable, remove_file, run, size_of
-from compactd.workers.messages import DeleteLater, DeleterState, KeepFiles, LogDirFailed, Stop
+from compactd.workers.messages import Stop
+from compactd.workers.partition_messages import LogDirFailed
 from tests.file_faults import FaultyLayer
 from tests.workers.scripted_channel import ScriptedChannel
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from compactd.config.settings import TopicConfig
+from compactd.workers.cleaning_messages import CheckRetention, RetentionDecided
 from compactd.workers.clock import Clock
-from compactd.workers.messages import CheckRetention, PartitionState, RetentionDecided, SegmentState, Stop
+from compactd.workers.messages import Stop
+from compactd.workers.partition_messages import PartitionState, SegmentState
 from compactd.workers.retention import decide, run
 from tests.logs import replace_config
 from tests.workers.scripted_channel import ScriptedChannel

@@ -18,7 +18,7 @@ from compactd.storage.log import PartitionLog
 from compactd.storage.names import CLEANED, DELETED
 from compactd.storage.swap import drop_stale_cleaned, segment_file_names
 from compactd.workers.broker.partition import Partition
-from compactd.workers.messages import (
+from compactd.workers.cleaning_messages import (
     ActiveProducerState,
     CleanJob,
     GroupReady,

@@ -14,8 +14,10 @@ import msgspec
 from compactd.config.errors import CompactdError
 from compactd.config.settings import DaemonConfig, StorageConfig
 from compactd.workers.broker.image import CatalogueImage
+from compactd.workers.catalogue_update import CatalogueChange, CatalogueChanged
 from compactd.workers.clock import Clock
-from compactd.workers.messages import CatalogueChange, CatalogueChanged, Failed, GivenSettings, Message
+from compactd.workers.message import Message
+from compactd.workers.messages import Failed, GivenSettings
 
 if TYPE_CHECKING:
     from compactd.workers.broker.partitions import Partitions

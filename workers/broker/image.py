@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from compactd.storage.names import parse_uuid
-from compactd.workers.messages import (
+from compactd.workers.catalogue_update import (
     AccessRule,
     CataloguePartition,
     CatalogueTopic,
     CatalogueUpdate,
     ClientQuota,
-    Endpoint,
     ScramCredential,
 )
+from compactd.workers.message import Endpoint
 
 #: Topics that the broker itself writes; clients are told so.
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from compactd.config.errors import WorkerBootError
 from compactd.config.listeners import format_address
-from compactd.workers.messages import Endpoint
+from compactd.workers.message import Endpoint
 
 
 def bind_all(wanted: Sequence[Endpoint]) -> list[tuple[Endpoint, socket.socket]]:

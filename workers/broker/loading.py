@@ -17,7 +17,7 @@ from compactd.storage.log_copy import LogCopy
 from compactd.storage.log_exchange import finish_interrupted, forget_origin, is_copy
 from compactd.storage.names import TopicPartition
 from compactd.workers.clock import Clock
-from compactd.workers.messages import PartitionAssignment
+from compactd.workers.partition_messages import PartitionAssignment
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -32,15 +32,13 @@ from compactd.workers.broker.server import Limits, Server
 from compactd.workers.broker.transactions.coordinator import TransactionCoordinator
 from compactd.workers.broker.transactions.counts import TransactionCounts
 from compactd.workers.broker.transactions.transaction import State
+from compactd.workers.catalogue_update import CatalogueChanged, CatalogueUpdate
 from compactd.workers.clock import Clock
+from compactd.workers.message import Endpoint, Message
 from compactd.workers.messages import (
     BrokerCounts,
-    CatalogueChanged,
-    CatalogueUpdate,
-    Endpoint,
     Failed,
     Listening,
-    Message,
     PeerAnswer,
     PeerRequest,
     Reconfigure,

@@ -22,7 +22,7 @@ from compactd.workers.broker.schemas import response_class
 from compactd.workers.broker.security.authorizer import NOT_ASKED, Authorizer, Operation, Resource
 from compactd.workers.broker.turns import Turns
 from compactd.workers.catalogue_messages import CreateTopics, NewTopic, TopicResults
-from compactd.workers.messages import CataloguePartition
+from compactd.workers.catalogue_update import CataloguePartition
 from compactd.workers.quota_messages import Mutation
 
 _LOGGER = logging.getLogger(__name__)

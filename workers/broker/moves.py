@@ -32,7 +32,7 @@ from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.move_throttle import UNLIMITED, MoveThrottle
 from compactd.workers.broker.partition import until_done
 from compactd.workers.catalogue_messages import AssignLogDirs, MoveReplica, MoveResults
-from compactd.workers.messages import DirectoriesRetired
+from compactd.workers.partition_messages import DirectoriesRetired
 
 if TYPE_CHECKING:
     from compactd.workers.broker.context import Context

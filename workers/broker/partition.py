@@ -17,7 +17,7 @@ from compactd.storage.names import TopicPartition
 from compactd.storage.validator import Buffer
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.clock import Clock
-from compactd.workers.messages import PartitionState, SegmentState
+from compactd.workers.partition_messages import PartitionState, SegmentState
 
 _T = TypeVar("_T")
 

@@ -17,26 +17,28 @@ from compactd.workers.broker.context import Sends
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.loading import Loading, LogLoading
 from compactd.workers.broker.partition import Partition
-from compactd.workers.clock import Clock
-from compactd.workers.messages import (
-    AssignPartitions,
-    ConfigChanged,
-    DirectoriesRetired,
-    Failed,
+from compactd.workers.cleaning_messages import (
     GroupReady,
     GroupSwapped,
     LetGo,
     LetGoDone,
+    PrepareClean,
+    UndoClean,
+    UndoDone,
+)
+from compactd.workers.clock import Clock
+from compactd.workers.messages import Failed
+from compactd.workers.partition_messages import (
+    AssignPartitions,
+    ConfigChanged,
+    DirectoriesRetired,
     LogDirFailed,
     PartitionAssignment,
     PartitionsReady,
     PartitionsReleased,
     PartitionState,
     PartitionStates,
-    PrepareClean,
     ReleasePartitions,
-    UndoClean,
-    UndoDone,
 )
 
 _LOGGER = logging.getLogger(__name__)

@@ -11,15 +11,11 @@ import msgspec
 from compactd.config.settings import CleanerConfig, DaemonConfig, StorageConfig, TopicConfig
 from compactd.coordinator.catalogue import Catalogue
 from compactd.coordinator.interfaces import CatalogueSetup, Settings
-from compactd.workers.messages import (
+from compactd.workers.catalogue_update import CatalogueChange, CatalogueChanged, CatalogueTopic, CatalogueUpdate
+from compactd.workers.message import Message
+from compactd.workers.messages import Failed, GivenSettings
+from compactd.workers.partition_messages import (
     AssignPartitions,
-    CatalogueChange,
-    CatalogueChanged,
-    CatalogueTopic,
-    CatalogueUpdate,
-    Failed,
-    GivenSettings,
-    Message,
     PartitionAssignment,
     PartitionsReady,
     ReleasePartitions,

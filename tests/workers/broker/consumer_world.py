@@ -20,7 +20,7 @@ from compactd.workers.broker.groups.member import GroupSettings, Join, Moment
 from compactd.workers.broker.groups.records import KeyValue
 from compactd.workers.broker.groups.state import GroupState
 from compactd.workers.broker.image import CatalogueImage
-from compactd.workers.messages import CataloguePartition, CatalogueTopic, CatalogueUpdate
+from compactd.workers.catalogue_update import CataloguePartition, CatalogueTopic, CatalogueUpdate
 
 NOW_MS = 1_800_000_000_000
 

@@ -31,26 +31,22 @@ from compactd.workers.broker.encoding import encode
 from compactd.workers.broker.partition import Partition
 from compactd.workers.broker.requests import Peer
 from compactd.workers.broker.schemas import is_flexible, request_class, response_class
-from compactd.workers.clock import Clock
-from compactd.workers.messages import (
-    AssignPartitions,
+from compactd.workers.catalogue_update import (
     CatalogueChange,
     CatalogueChanged,
     CataloguePartition,
     CatalogueTopic,
     CatalogueUpdate,
-    Endpoint,
-    Failed,
-    GivenSettings,
-    Listening,
-    Message,
+)
+from compactd.workers.clock import Clock
+from compactd.workers.message import Endpoint, Message
+from compactd.workers.messages import Failed, GivenSettings, Listening, Stop, Stopped, Welcome
+from compactd.workers.partition_messages import (
+    AssignPartitions,
     PartitionAssignment,
     PartitionsReady,
     PartitionState,
     PartitionStates,
-    Stop,
-    Stopped,
-    Welcome,
 )
 
 NODE_ID = 1

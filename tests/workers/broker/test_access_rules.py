@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from compactd.workers.acl_hosts import host_text
 from compactd.workers.acl_messages import Operation, PatternType, Permission, Resource
 from compactd.workers.broker.security.access_rules import AccessRules, Decision
-from compactd.workers.messages import AccessRule
+from compactd.workers.catalogue_update import AccessRule
 
 ALICE, HOST = "User:alice", "10.0.0.1"
 

@@ -15,7 +15,7 @@ from compactd.workers.broker.image import CatalogueImage
 from compactd.workers.broker.requests import Peer, RequestHeader
 from compactd.workers.broker.security import authorizer as authorizer_module
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
-from compactd.workers.messages import AccessRule
+from compactd.workers.catalogue_update import AccessRule
 
 ALICE = "User:alice"
 

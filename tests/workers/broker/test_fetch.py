@@ -12,7 +12,8 @@ import pytest
 
 from compactd.storage.log import Origin
 from compactd.storage.names import parse_uuid
-from compactd.workers.messages import LetGo, LetGoDone
+from compactd.workers.cleaning_messages import LetGo, LetGoDone
+from compactd.workers.partition_messages import PartitionsReleased, ReleasePartitions
 from tests.workers.broker.batches import FETCH, batch, fetch, fetch_body, produce, records_of
 from tests.workers.broker.harness import NODE_ID, InProcessBroker, RawClient
 
@@ -277,8 +278,6 @@ def test_no_partitions_no_waiting(broker: InProcessBroker) -> None:
 
 
 def test_a_topic_that_goes_away_wakes_a_long_poll(broker: InProcessBroker) -> None:
-    from compactd.workers.messages import PartitionsReleased, ReleasePartitions  # noqa: PLC0415
-
     broker.create("t")
     with broker.connect() as client:
         client.send(FETCH, 12, fetch_body(max_wait=100_000))

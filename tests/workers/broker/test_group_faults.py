@@ -15,7 +15,7 @@ from compactd.storage.names import parse_uuid
 from compactd.workers.broker.groups.coordinator import GroupCoordinator
 from compactd.workers.broker.groups.records import OFFSETS_TOPIC
 from compactd.workers.broker.transactions.java_order import partition_of
-from compactd.workers.messages import LogDirFailed, PartitionsReleased, PartitionState, ReleasePartitions
+from compactd.workers.partition_messages import LogDirFailed, PartitionsReleased, PartitionState, ReleasePartitions
 from tests.workers.broker.harness import NODE_ID, InProcessBroker, RawClient
 from tests.workers.broker.test_groups import commit, enter, fetched, join_body, stable, sync_body
 from tests.workers.broker.test_partitions import _NoWrites

@@ -18,18 +18,9 @@ from compactd.storage.metadata.format import format_log_dirs
 from compactd.storage.names import TopicPartition
 from compactd.workers.broker import move_throttle, moves
 from compactd.workers.broker.errors import ErrorCode
-from compactd.workers.messages import (
-    CleanJob,
-    ConfigChanged,
-    DirectoriesRetired,
-    Failed,
-    GroupReady,
-    GroupSwapped,
-    LogDirFailed,
-    PrepareClean,
-    UndoClean,
-    UndoDone,
-)
+from compactd.workers.cleaning_messages import CleanJob, GroupReady, GroupSwapped, PrepareClean, UndoClean, UndoDone
+from compactd.workers.messages import Failed
+from compactd.workers.partition_messages import ConfigChanged, DirectoriesRetired, LogDirFailed
 from tests.file_faults import FaultyLayer
 from tests.workers.broker.batches import batch, fetch, fetch_body, produce
 from tests.workers.broker.batches import records_of as whole_records_of

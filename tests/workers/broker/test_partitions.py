@@ -18,23 +18,25 @@ from compactd.storage.log_dir import LogDir
 from compactd.storage.names import parse_uuid, uuid_text
 from compactd.storage.partition_metadata import read_partition_metadata
 from compactd.workers.cleaner import LeasedPartition
-from compactd.workers.messages import (
-    AssignPartitions,
+from compactd.workers.cleaning_messages import (
     CleanJob,
-    ConfigChanged,
-    Failed,
     GroupReady,
     GroupSwapped,
     LetGo,
     LetGoDone,
+    PrepareClean,
+    UndoClean,
+    UndoDone,
+)
+from compactd.workers.messages import Failed
+from compactd.workers.partition_messages import (
+    AssignPartitions,
+    ConfigChanged,
     LogDirFailed,
     PartitionAssignment,
     PartitionsReady,
     PartitionsReleased,
-    PrepareClean,
     ReleasePartitions,
-    UndoClean,
-    UndoDone,
 )
 from tests.workers.broker.batches import FETCH, LIST_OFFSETS, batch, fetch, fetch_body, produce, records_of
 from tests.workers.broker.harness import InProcessBroker, RawClient

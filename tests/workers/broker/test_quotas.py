@@ -14,7 +14,7 @@ from compactd.workers.broker.quotas.clients import ClientQuotas
 from compactd.workers.broker.quotas.connections import ConnectionQuotas, literal_address, plain_address
 from compactd.workers.broker.quotas.limits import ClientLimits
 from compactd.workers.broker.quotas.rates import Rates, Windows
-from compactd.workers.messages import ClientQuota
+from compactd.workers.catalogue_update import ClientQuota
 from tests.workers.broker.batches import FETCH, PRODUCE, batch, fetch_body, produce_body
 from tests.workers.broker.catalogue_harness import CatalogueBroker
 from tests.workers.broker.harness import InProcessBroker, RawClient

@@ -20,7 +20,8 @@ from compactd.workers.broker.security import sasl, scram
 from compactd.workers.broker.security.login import LoginError, LoginRefusedError
 from compactd.workers.broker.security.plain import PlainLogin
 from compactd.workers.broker.security.scram import SCRAM_MECHANISMS, ScramLogin
-from compactd.workers.messages import BrokerCounts, CatalogueUpdate, Reconfigure, ScramCredential
+from compactd.workers.catalogue_update import CatalogueUpdate, ScramCredential
+from compactd.workers.messages import BrokerCounts, Reconfigure
 from tests.workers.broker.harness import CLUSTER_ID, InProcessBroker, RawClient
 from tests.workers.broker.sasl_client import (
     METADATA,

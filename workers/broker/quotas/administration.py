@@ -14,7 +14,7 @@ from compactd.workers.broker.quotas.connections import address_of, literal_addre
 from compactd.workers.broker.quotas.limits import CLIENT_ID, IP, USER
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
-from compactd.workers.messages import ClientQuota
+from compactd.workers.catalogue_update import ClientQuota
 from compactd.workers.quota_messages import AlterClientQuotas, EntityChange, QuotaChange, QuotaResult, QuotaResults
 
 _EXACT, _DEFAULT, _SPECIFIED = 0, 1, 2

@@ -26,7 +26,7 @@ from compactd.workers.quota_messages import Mutation
 if TYPE_CHECKING:
     from compactd.workers.broker.context import Context
     from compactd.workers.broker.requests import Peer, RequestHeader
-    from compactd.workers.messages import ClientQuota
+    from compactd.workers.catalogue_update import ClientQuota
 
 _T = TypeVar("_T")
 

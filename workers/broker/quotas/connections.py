@@ -19,7 +19,7 @@ from compactd.workers.broker.security.listeners import Listeners
 if TYPE_CHECKING:
     from compactd.config.settings import DaemonConfig
     from compactd.workers.broker.context import Context
-    from compactd.workers.messages import ClientQuota
+    from compactd.workers.catalogue_update import ClientQuota
 
 _UNLIMITED = 2**31 - 1
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
-from compactd.workers.messages import ClientQuota
+from compactd.workers.catalogue_update import ClientQuota
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from compactd.workers.acl_hosts import AddressRange, host_text, parse_host, parse_range
 from compactd.workers.acl_messages import WILDCARD, Operation, PatternType, Permission
-from compactd.workers.messages import AccessRule
+from compactd.workers.catalogue_update import AccessRule
 
 #: Matches everybody.
 _EVERYBODY = "User:*"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from compactd.config.authorization import parse_super_users
 from compactd.workers.acl_messages import CLUSTER_NAME, Operation, Resource
 from compactd.workers.broker.security.access_rules import AccessRules, Decision
-from compactd.workers.messages import AccessRule
+from compactd.workers.catalogue_update import AccessRule
 
 if TYPE_CHECKING:
     from compactd.workers.broker.context import Context

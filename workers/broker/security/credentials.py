@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compactd.workers.messages import ScramCredential
+from compactd.workers.catalogue_update import ScramCredential
 
 if TYPE_CHECKING:
     from compactd.workers.broker.context import Context

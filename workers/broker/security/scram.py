@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from compactd.workers.broker.security.login import LoginBrokenError, LoginError, LoginRefusedError
-from compactd.workers.messages import ScramCredential
+from compactd.workers.catalogue_update import ScramCredential
 
 #: Fewest iterations that a login is taken with.
 MIN_ITERATIONS = 4096
