@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,20 +20,20 @@ from compactd.config.errors import RefusedError
 from compactd.coordinator import leadership
 from compactd.coordinator.acl_changes import plan_create_acls, plan_delete_acls
 from compactd.coordinator.adoption import Identity, check_log, identify, settle, survey
-from compactd.coordinator.client_rules import acls_of, credentials_of, quotas_of
+from compactd.coordinator.catalogue_told import Endpoints, Nodes, Teller
 from compactd.coordinator.config_changes import plan_alter
 from compactd.coordinator.credential_changes import plan_credentials
 from compactd.coordinator.feature_changes import plan_features, voters_controls
 from compactd.coordinator.interfaces import CatalogueOutcome, CatalogueSetup, Settings
 from compactd.coordinator.mutation_quotas import Charge, MutationQuotas
-from compactd.coordinator.placement import LogDirLoad, place, worker_of
+from compactd.coordinator.places import Places
 from compactd.coordinator.quota_changes import plan_quotas
 from compactd.coordinator.topic_changes import Context, Place, Plan, plan_create, plan_delete, plan_grow
 from compactd.storage.metadata.delta import MetadataDelta
-from compactd.storage.metadata.image import MetadataImage, Resource, TopicImage
+from compactd.storage.metadata.image import MetadataImage
 from compactd.storage.metadata.load import LoadedImage, load_image
 from compactd.storage.metadata.metadata_log import MetadataLog, MetadataLogSettings
-from compactd.storage.metadata.record_types import KRAFT_VERSION, MetadataRecord, RecordType
+from compactd.storage.metadata.record_types import MetadataRecord, RecordType
 from compactd.storage.metadata.records import encode_control_record, read_body, read_frame
 from compactd.storage.metadata.snapshots import write_snapshot
 from compactd.workers.acl_messages import AclDeletions, AclResults, CreateAcls, DeleteAcls
@@ -50,13 +50,12 @@ from compactd.workers.catalogue_messages import (
     PreferLogDirs,
     ProducerIdBlock,
     ResourceResults,
-    ResourceType,
     Struct,
     TopicResults,
     arguments_of,
     to_raw,
 )
-from compactd.workers.catalogue_update import CataloguePartition, CatalogueTopic, CatalogueUpdate
+from compactd.workers.catalogue_update import CatalogueUpdate
 from compactd.workers.credential_messages import AlterCredentials, CredentialResults
 from compactd.workers.feature_messages import QuorumState, UpdateFeatures
 from compactd.workers.message import Endpoint
@@ -71,12 +70,7 @@ PRODUCER_ID_BLOCK = 1000
 _BATCH_RECORDS = 10_000
 
 _CORDONED = "cordoned.log.dirs"
-#: Wishes for partitions that are never made must not fill the memory.
-_MOST_PREFERENCES = 100_000
 _PLAINTEXT = "PLAINTEXT"
-
-Nodes = tuple[tuple[int, str, int], ...]
-Endpoints = tuple[tuple[Endpoint, ...], ...]
 
 
 class Catalogue:
@@ -96,16 +90,10 @@ class Catalogue:
         self._settings = setup.settings
         self._clock = setup.clock
         self._cluster_id = cluster_id
-        self._identities = {identity.directory_id: identity for identity in identities}
         self._log = log
         self._bootstrap = bootstrap
         self._image = loaded.image
-        #: (topic id, partition) to the id of the log dir that holds it, or is to hold it.
-        self._places = places
-        #: Where partitions were wanted that are not there yet: (topic, partition) to a log dir's id.
-        self._preferred: dict[tuple[str, int], str] = {}
-        #: Log dirs that failed since the start.
-        self._failed: set[str] = set()
+        self._places = Places(identities, places)
         self._mutations = MutationQuotas(setup.settings, setup.clock)
         self._nodes: Nodes = ()
         self._endpoints: Endpoints = ()
@@ -196,12 +184,12 @@ class Catalogue:
                 self.node_id,
                 log.end_offset,
                 own,
-                sorted(self._identities),
+                sorted(self._places.identities),
                 self._settings.daemon.broker_rack,
             )
         )
-        self._place_homeless()
-        self._commit(leadership.elect(self._image, self.node_id, self._places, self._is_online))
+        self._places.place_homeless(self._image, self.node_id, self._cordoned(), guess=not self._setup.offline)
+        self._commit(leadership.elect(self._image, self.node_id, self._places.by_partition, self._places.is_online))
         self._started = True
         self._snapshot_ms = now_ms
         return self.full_update()
@@ -236,12 +224,8 @@ class Catalogue:
 
     def log_dir_failed(self, log_dir: Path) -> CatalogueUpdate | None:
         """This dir takes no new partitions until the next start, and those it holds have no leader."""
-        identity = next((entry for entry in self._identities.values() if entry.path == log_dir), None)
-        if identity is None or identity.directory_id in self._failed:
-            return None
-        self._failed.add(identity.directory_id)
-        lost = {key for key, directory in self._places.items() if directory == identity.directory_id}
-        return self._commit(leadership.resign(self._image, self.node_id, lost))
+        lost = self._places.fail(log_dir)
+        return None if lost is None else self._commit(leadership.resign(self._image, self.node_id, lost))
 
     def settings_changed(self, settings: Settings) -> None:
         """From now on these count for new topics, placement, snapshots and retention."""
@@ -265,7 +249,7 @@ class Catalogue:
         try:
             if self._started:
                 self._started = False
-                led = set(self._places)
+                led = set(self._places.by_partition)
                 self._commit(leadership.resign(self._image, self.node_id, led))
         finally:
             self._log.close()
@@ -274,82 +258,19 @@ class Catalogue:
 
     def full_update(self) -> CatalogueUpdate:
         """The whole catalogue."""
-        return CatalogueUpdate(
-            full=True,
-            metadata_offset=self._image.offset - 1,
-            cluster_id=self._cluster_id,
-            topics=tuple(self._topic(topic) for topic in self._image.topics.values()),
-            broker_configs=self._configs(ResourceType.BROKER, self._image.configs),
-            group_configs=self._configs(ResourceType.GROUP, self._image.configs),
-            client_metrics=self._configs(ResourceType.CLIENT_METRICS, self._image.configs),
-            features=self._features(),
-            nodes=self._nodes,
-            endpoints=self._endpoints,
-            quotas=quotas_of(self._image),
-            credentials=credentials_of(self._image),
-            acls=acls_of(self._image),
+        return self._teller().everything()
+
+    def _teller(self) -> Teller:
+        daemon = self._settings.daemon
+        return Teller(
+            self._image,
+            self._places,
+            self._cluster_id,
+            self.node_id,
+            daemon.broker_workers,
+            self._nodes,
+            self._endpoints,
         )
-
-    def _update(self, delta: MetadataDelta, before: MetadataImage) -> CatalogueUpdate:
-        """What changed since `before`. A resource whose settings have all been removed is there with an empty mapping."""
-        image, changed = self._image, delta.changed_configs
-        return CatalogueUpdate(
-            full=False,
-            metadata_offset=image.offset - 1,
-            cluster_id=self._cluster_id,
-            topics=tuple(self._topic(image.topics[name]) for name in sorted(delta.changed_topics)),
-            deleted=tuple(sorted(set(delta.deleted_topics.values()))),
-            broker_configs=self._configs(ResourceType.BROKER, changed),
-            group_configs=self._configs(ResourceType.GROUP, changed),
-            client_metrics=self._configs(ResourceType.CLIENT_METRICS, changed),
-            features=self._features(),
-            nodes=self._nodes,
-            endpoints=self._endpoints,
-            quotas=None if image.quotas is before.quotas else quotas_of(image),
-            credentials=None if image.scram is before.scram else credentials_of(image),
-            acls=None if image.acls is before.acls else acls_of(image),
-        )
-
-    def _told(self, topics: Collection[str]) -> CatalogueUpdate:
-        """These topics as they are now."""
-        return CatalogueUpdate(
-            full=False,
-            metadata_offset=self._image.offset - 1,
-            cluster_id=self._cluster_id,
-            topics=tuple(self._topic(self._image.topics[name]) for name in sorted(topics)),
-            features=self._features(),
-            nodes=self._nodes,
-        )
-
-    def _configs(self, wanted: ResourceType, resources: Iterable[Resource]) -> dict[str, dict[str, str]]:
-        """Of those `resources` that are of a kind: name to settings."""
-        configs = self._image.configs
-        return {name: dict(configs.get((kind, name), {})) for kind, name in resources if kind == wanted}
-
-    def _topic(self, topic: TopicImage) -> CatalogueTopic:
-        workers = self._settings.daemon.broker_workers
-        return CatalogueTopic(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            partitions=tuple(
-                CataloguePartition(
-                    partition=number,
-                    leader_epoch=state.leader_epoch,
-                    partition_epoch=state.partition_epoch,
-                    log_dir=self._path_of((topic.topic_id, number)),
-                    worker=worker_of(topic.topic_id, number, workers),
-                    online=state.leader == self.node_id,
-                )
-                for number, state in sorted(topic.partitions.items())
-                if self.node_id in state.replicas
-            ),
-            configs=dict(self._image.topic_configs(topic.name)),
-        )
-
-    def _path_of(self, key: tuple[str, int]) -> str:
-        """Path of a partition's log dir; "" where that is not to be had."""
-        identity = self._identities.get(self._places.get(key, ""))
-        return "" if identity is None else str(identity.path)
 
     # ---- changes
 
@@ -369,7 +290,7 @@ class Catalogue:
         results = TopicResults(results=tuple(plan.results), throttle_ms=charge.throttle_ms)
         update = self._commit(plan.records, plan.places)
         for place_ in plan.places:
-            self._preferred.pop((self._image.names.get(place_.topic_id, ""), place_.partition), None)
+            self._places.made(self._image.names.get(place_.topic_id, ""), place_.partition)
         return results, update
 
     def _alter_client_quotas(self, request: AlterClientQuotas) -> tuple[Struct, CatalogueUpdate | None]:
@@ -401,7 +322,7 @@ class Catalogue:
         update = self._commit(records, places)
         if places and update is None:
             # The cluster is too old for records that tell log dirs; the brokers have to know all the same.
-            update = self._told({self._image.names[place.topic_id] for place in places})
+            update = self._teller().topics({self._image.names[place.topic_id] for place in places})
         return MoveResults(results=tuple(results)), update
 
     def _alter_credentials(self, request: AlterCredentials) -> tuple[Struct, CatalogueUpdate | None]:
@@ -417,24 +338,17 @@ class Catalogue:
         return AclDeletions(results=tuple(plan.results)), self._commit(plan.records)
 
     def _check_move(self, move: MoveReplica) -> tuple[ErrorCode, str | None, str]:
-        directory = next(
-            (identity for identity in self._identities.values() if identity.path == Path(move.log_dir)), None
-        )
+        directory = self._places.at(move.log_dir)
         if directory is None:
             return ErrorCode.LOG_DIR_NOT_FOUND, f"{move.log_dir} is not in log.dirs", ""
-        if directory.directory_id in self._failed:
+        if self._places.has_failed(directory.directory_id):
             return ErrorCode.KAFKA_STORAGE_ERROR, f"log dir {move.log_dir} is offline", ""
-        if (move.topic_id, move.partition) not in self._places:
+        if (move.topic_id, move.partition) not in self._places.by_partition:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, ""
         return ErrorCode.NONE, None, directory.directory_id
 
     def _context(self, charge: Charge | None = None) -> Context:
         taken: Counter[str] = Counter()
-
-        def choose(count: int) -> list[str] | None:
-            chosen = place(count, self._loads(taken))
-            taken.update(chosen or ())
-            return chosen
 
         daemon = self._settings.daemon
         context = Context(
@@ -442,23 +356,17 @@ class Catalogue:
             self.node_id,
             daemon.num_partitions,
             daemon.delete_topic_enable,
-            choose,
+            lambda count: self._places.choose(count, self._cordoned(), taken),
             self._inherited,
-            preferred=self._preference,
+            preferred=self._places.preferred,
             daemon=daemon,
         )
         return context if charge is None else replace(context, charge=charge.record)
 
-    def _preference(self, topic: str, partition: int) -> str | None:
-        directory = self._preferred.get((topic, partition))
-        return None if directory in self._failed else directory
-
     def _prefer_log_dirs(self, request: PreferLogDirs) -> tuple[Struct, CatalogueUpdate | None]:
         """Remembered until the partition is made or the daemon stops, as by Kafka's broker."""
         for wanted in request.partitions:
-            identity = next((each for each in self._identities.values() if each.path == Path(wanted.log_dir)), None)
-            if identity is not None and len(self._preferred) < _MOST_PREFERENCES:
-                self._preferred[wanted.topic, wanted.partition] = identity.directory_id
+            self._places.prefer(wanted.topic, wanted.partition, wanted.log_dir)
         return MoveResults(results=()), None
 
     def _update_features(self, request: UpdateFeatures) -> tuple[Struct, CatalogueUpdate | None]:
@@ -467,13 +375,15 @@ class Catalogue:
         if plan.names_voters:
             self._name_voters()
             update = msgspec.structs.replace(
-                update or self._told(()), features=self._features(), metadata_offset=self._image.offset - 1
+                update or self._teller().topics(()),
+                features=self._teller().features(),
+                metadata_offset=self._image.offset - 1,
             )
         return plan.result, update
 
     def _name_voters(self) -> None:
         """kraft.version 1: control records, which are a batch of their own."""
-        metadata_dir = min(self._identities.values(), key=lambda identity: identity.order)
+        metadata_dir = min(self._places.identities.values(), key=lambda identity: identity.order)
         host, port = (self._nodes[0][1], self._nodes[0][2]) if self._nodes else ("127.0.0.1", 9092)
         controls = voters_controls(self._image, self.node_id, metadata_dir.directory_id, host, port)
         now_ms, delta = self._clock.now_ms(), MetadataDelta(self._image)
@@ -481,11 +391,6 @@ class Catalogue:
             delta.control(name, data)
         self._log.append_controls([encode_control_record(number, 0, data) for _, number, data in controls], now_ms)
         self._image = delta.apply(self._log.end_offset, self._log.last_epoch, now_ms)
-
-    def _features(self) -> dict[str, int]:
-        """Finalized levels, that of kraft.version where the log names one."""
-        level = self._image.kraft_version
-        return {**self._image.features, **({KRAFT_VERSION: level} if level else {})}
 
     def _describe_quorum(self, request: Struct) -> tuple[Struct, CatalogueUpdate | None]:
         voters = [voter for voter in self._image.voters or () if voter["voterId"] == self.node_id]
@@ -508,8 +413,7 @@ class Catalogue:
     def _commit(self, records: Sequence[MetadataRecord], places: Iterable[Place] = ()) -> CatalogueUpdate | None:
         """Tries the records on the image, appends them, and only then lets them be seen. None: there were none."""
         if not records:
-            for topic_id, partition, directory in places:
-                self._places[topic_id, partition] = directory
+            self._places.put(places)
             return None
         before, delta = self._image, MetadataDelta(self._image)
         for start in range(0, len(records), _BATCH_RECORDS):
@@ -521,59 +425,15 @@ class Catalogue:
             now_ms = self._clock.now_ms()
             self._log.append(values, now_ms)
             self._image = delta.apply(self._log.end_offset, self._log.last_epoch, now_ms)
-            for topic_id, partition, directory in places:
-                self._places[topic_id, partition] = directory
-            if delta.deleted_topics:
-                gone = set(delta.deleted_topics)
-                self._places = {key: directory for key, directory in self._places.items() if key[0] not in gone}
-        return self._update(delta, before)
-
-    def _loads(self, more: Counter[str]) -> list[LogDirLoad]:
-        counts = Counter(self._places.values()) + more
-        cordoned = self._cordoned()
-        return [
-            LogDirLoad(
-                identity.directory_id,
-                identity.order,
-                counts[identity.directory_id],
-                identity.directory_id not in self._failed,
-                "*" in cordoned or str(identity.path) in cordoned,
-            )
-            for identity in self._identities.values()
-        ]
+            self._places.put(places)
+            self._places.forget(delta.deleted_topics)
+        return self._teller().changes(delta, before)
 
     def _cordoned(self) -> set[str]:
         """Paths that take no new partitions: the dynamic setting of this node hides that of the file."""
         dynamic = self._image.broker_configs(self.node_id).get(_CORDONED)
         entries = self._settings.storage.cordoned_log_dirs if dynamic is None else dynamic.split(",")
         return {str(Path(entry.strip())) for entry in entries if entry.strip()}
-
-    def _is_online(self, key: tuple[str, int]) -> bool:
-        directory = self._places.get(key)
-        return directory in self._identities and directory not in self._failed
-
-    def _place_homeless(self) -> None:
-        """Gives partitions that no directory was found for the dir of their record, or else a new one.
-
-        Where a configured log dir is offline, one whose dir is unknown may lie there: it stays without a leader.
-        """
-        homeless: list[tuple[str, int]] = []
-        for topic in self._image.topics.values():
-            for number, state in topic.partitions.items():
-                key = (topic.topic_id, number)
-                if key in self._places or self.node_id not in state.replicas:
-                    continue
-                recorded = state.directories[0] if state.directories else ""
-                if recorded in self._identities:
-                    self._places[key] = recorded
-                elif not self._setup.offline:
-                    homeless.append(key)
-        # Cordoned dirs are for what clients make anew; these partitions exist.
-        loads = self._loads(Counter())
-        chosen = place(len(homeless), loads) or place(
-            len(homeless), [LogDirLoad(load.directory_id, load.order, load.partitions, load.online) for load in loads]
-        )
-        self._places.update(zip(homeless, chosen or (), strict=False))
 
 
 def log_settings(settings: Settings) -> MetadataLogSettings:

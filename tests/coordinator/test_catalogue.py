@@ -74,7 +74,7 @@ def test_a_fresh_log_begins_as_kafka_s_does(catalogue: Catalogue) -> None:
     assert registration["endPoints"] == [
         {"name": "PLAINTEXT", "host": "127.0.0.1", "port": 9092, "securityProtocol": 0}
     ]
-    assert sorted(registration["logDirs"]) == sorted(catalogue._identities)
+    assert sorted(registration["logDirs"]) == sorted(catalogue._places.identities)
     assert catalogue.image.features == {
         "metadata.version": 33, "eligible.leader.replicas.version": 1, "group.version": 1, "share.version": 2,
         "streams.version": 1, "transaction.version": 2,

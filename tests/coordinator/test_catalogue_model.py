@@ -265,7 +265,7 @@ class CatalogueModel(RuleBasedStateMachine):
         assert image.next_producer_id == self.next_producer_id
         assert sorted(map(repr, map(acl_of, image.acls.values()))) == sorted(map(repr, self.acls))
         places = {(topic.topic_id, number) for topic in image.topics.values() for number in topic.partitions}
-        assert set(self.catalogue._places) == places
+        assert set(self.catalogue._places.by_partition) == places
 
     @precondition(lambda self: hasattr(self, "catalogue"))
     @invariant()

@@ -139,7 +139,7 @@ def test_a_topic_is_created_in_one_batch_as_kafka_writes_it(catalogue: Catalogue
     ]  # fmt: skip
     assert written[0][1] == {"name": "n", "topicId": result.topic_id}
     assert written[1][1] == {"resourceType": 2, "resourceName": "n", "name": "cleanup.policy", "value": "delete"}
-    directories = {identity.directory_id for identity in catalogue._identities.values()}
+    directories = {identity.directory_id for identity in catalogue._places.identities.values()}
     for number, (_, partition) in enumerate(written[4:]):
         assert partition["directories"][0] in directories
         assert partition | {"directories": None} == {
