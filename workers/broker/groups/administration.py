@@ -115,7 +115,7 @@ def _described(context: Context, version: int, group_id: str) -> dict[str, Any]:
                 "member_metadata": member.metadata(group.protocol_name) if is_stable else b"",
                 "member_assignment": member.assignment,
             }
-            for member in group.members.values()
+            for member in map(group.members.__getitem__, group.members.listed())
         ],
     }
 

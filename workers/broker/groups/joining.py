@@ -118,7 +118,8 @@ class Joining(Rebalancing):
 
     def _replace_static(self, request: Join, old_id: str, new_id: str, ticket: Ticket, now: Moment) -> None:
         leader_before = self.leader
-        old = self.members.pop(old_id)
+        old = self.members[old_id]
+        self.members.remove(old_id)
         self._answer_join(old, JoinAnswer(ErrorCode.FENCED_INSTANCE_ID, old_id))
         self._answer_sync(old, SyncAnswer(ErrorCode.FENCED_INSTANCE_ID))
         member = Member(

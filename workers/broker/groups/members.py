@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable
 
 from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.groups.consumer.java import JavaHashMap
 from compactd.workers.broker.groups.member import (
     NEVER,
     Answer,
@@ -42,7 +43,8 @@ class GroupMembers:
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader: str | None = None
-        self.members: dict[str, Member] = {}
+        #: Those that lead, and those that the leader is told of, come in the order of Kafka's table.
+        self.members: JavaHashMap[Member] = JavaHashMap()
         #: Instance id to member id.
         self.static: dict[str, str] = {}
         #: Members that were told an id and have not joined with it yet, with their deadlines.
@@ -116,11 +118,11 @@ class GroupMembers:
     def _remove(self, member_id: str) -> None:
         self.pending.pop(member_id, None)
         self.pending_sync.discard(member_id)
-        member = self.members.pop(member_id, None)
+        member = self.members.remove(member_id)
         if member is not None and member.instance_id is not None:
             self.static.pop(member.instance_id, None)
         if member_id and member_id == self.leader:
-            self.leader = next(iter(self.members), None)
+            self.leader = self.members.first()
         if member is not None:
             self._answer_join(member, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID))
             self._answer_sync(member, SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID))

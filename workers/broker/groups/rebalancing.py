@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.groups.consumer.java import listed
 from compactd.workers.broker.groups.member import NEVER, JoinAnswer, JoinedMember, Member, Moment, State, SyncAnswer
 from compactd.workers.broker.groups.members import GroupMembers
+from compactd.workers.broker.transactions.java_order import string_hash
 
 
 class Rebalancing(GroupMembers):
@@ -93,13 +95,13 @@ class Rebalancing(GroupMembers):
         self.sync_deadline = now.ticks + self.rebalance_timeout_ms
 
     def _has_joined_leader(self) -> bool:
-        """Makes the first who joined the leader, if the leader did not join."""
+        """Makes the first who joined the leader, first in Kafka's table of members, if the leader did not join."""
         leader = self.members.get(self.leader or "")
         if leader is None or leader.join is None:
-            first = next((member for member in self.members.values() if member.join is not None), None)
+            first = next((each for each in self.members.listed() if self.members[each].join is not None), None)
             if first is None:
                 return False
-            self.leader = first.member_id
+            self.leader = first
         return True
 
     def _common(self) -> set[str]:
@@ -118,7 +120,8 @@ class Rebalancing(GroupMembers):
         votes = Counter(
             next(name for name, _ in member.protocols if name in common) for member in self.members.values()
         )
-        return max(votes, key=lambda name: votes[name])
+        # Of those with as many, the first in Kafka's table.
+        return max(listed(votes, string_hash), key=lambda name: votes[name])
 
     def _joined(self, member: Member) -> JoinAnswer:
         """The present generation, as a member is told of it."""
@@ -135,7 +138,7 @@ class Rebalancing(GroupMembers):
     def _joined_members(self) -> list[JoinedMember]:
         return [
             JoinedMember(member.member_id, member.instance_id, member.metadata(self.protocol_name))
-            for member in self.members.values()
+            for member in map(self.members.__getitem__, self.members.listed())
         ]
 
     def _refuse_syncs(self, error: ErrorCode) -> None:

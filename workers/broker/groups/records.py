@@ -13,9 +13,7 @@ from compactd.storage.metadata.offsets import encode_offsets_record
 from compactd.storage.metadata.schema import read_uvarint
 from compactd.storage.names import parse_uuid, uuid_text
 from compactd.storage.records.varint import MalformedError
-from compactd.workers.broker.groups.consumer.java import listed
 from compactd.workers.broker.groups.group import ClassicGroup
-from compactd.workers.broker.transactions.java_order import string_hash
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
@@ -137,7 +135,7 @@ def group_record(group: ClassicGroup, assignments: Mapping[str, bytes] | None = 
             "assignment": member.assignment if assignments is None else assignments.get(member.member_id, b""),
         }
         # As Kafka's table of them lists them.
-        for member in (group.members[member_id] for member_id in listed(group.members, string_hash))
+        for member in map(group.members.__getitem__, group.members.listed())
     ]
     value = {
         "protocolType": group.protocol_type or "",

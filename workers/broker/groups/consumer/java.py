@@ -112,6 +112,46 @@ def hash_map(items: Mapping[K, V], hash_of: Callable[[K], int], capacity: int = 
     return {key: items[key] for key in listed(items, hash_of, capacity)}
 
 
+class JavaHashMap(dict[str, V]):
+    """A dict that knows the order of a HashMap with these keys; iterated, it has the order in which they came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._table: HashTable[str] = HashTable(string_hash)
+        #: Keys as they are listed, the last one first; those that went are still in it. None: another one came.
+        self._reversed: list[str] | None = None
+
+    def __setitem__(self, key: str, value: V) -> None:
+        if key not in self:
+            self._table.put(key)
+            self._reversed = None
+        super().__setitem__(key, value)
+
+    def remove(self, key: str) -> V | None:
+        """The value, which is gone now; None: there is no such key."""
+        self._table.remove(key)
+        return super().pop(key, None)
+
+    def clear(self) -> None:
+        """The table stays as large as it is."""
+        for key in self:
+            self._table.remove(key)
+        super().clear()
+
+    def listed(self) -> list[str]:
+        """Keys bucket by bucket."""
+        return self._table.listed()
+
+    def first(self) -> str | None:
+        """The first of them. Cheap also for all, one after another: members that lead may leave by the thousand."""
+        if self._reversed is None:
+            self._reversed = self._table.listed()
+            self._reversed.reverse()
+        while self._reversed and self._reversed[-1] not in self:
+            self._reversed.pop()
+        return self._reversed[-1] if self._reversed else None
+
+
 class TimelineMap(dict[str, V]):
     """A dict that knows the order of Kafka's TimelineHashMap with these keys (BaseHashTable, expected size 0)."""
 

@@ -38,7 +38,6 @@ from compactd.workers.broker.groups.group import ClassicGroup
 from compactd.workers.broker.groups.member import NEVER, GroupError, Join, JoinAnswer, Member, Moment, State, SyncAnswer
 from compactd.workers.broker.groups.records import group_record
 from compactd.workers.broker.groups.subscription import CONSUMER
-from compactd.workers.broker.transactions.java_order import string_hash
 
 
 class Migrations(Heartbeats):
@@ -299,10 +298,7 @@ class Migrations(Heartbeats):
             raise _not_found(f"{what} the group size exceeds the consumer group maximum size.")
         group = ConsumerGroup(group_id)
         try:
-            members = [
-                self._upgraded(classic, classic.members[member_id])
-                for member_id in listed(classic.members, string_hash)
-            ]
+            members = [self._upgraded(classic, classic.members[member_id]) for member_id in classic.members.listed()]
         except ProtocolError as error:
             if str(error) == _CUSTOM:
                 raise _not_found(
