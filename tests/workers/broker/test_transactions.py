@@ -366,6 +366,30 @@ def test_a_client_that_leaves_does_not_take_its_transaction_along(
     assert committed(client, "t") == [b"first"]
 
 
+def test_a_marker_that_is_refused_as_fenced_keeps_nobody_waiting(
+    broker: CatalogueBroker, client: RawClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Kafka leaves such a transaction in PrepareCommit for ever, and its id without use."""
+    producer = begun(client)
+    assert producer.send("t", b"other", 1) == 0
+
+    async def newer(context: Any) -> None:
+        partition = context.partitions.get("t", 1)
+        await partition.append_marker("abort", producer.producer_id, producer.epoch + 5, coordinator_epoch=0)
+
+    broker.in_loop(newer)
+    assert producer.end(True) == 0
+    assert settled(client, "tx").transaction_state == "CompleteCommit"
+    assert "t-1 takes no marker" in caplog.text
+    # What the newer one said of its partition stands; the others have the commit; and the id goes on.
+    assert (committed(client, "t"), committed(client, "t", 1)) == ([b"first"], [])
+    assert producer.init() == 0
+    assert producer.send("t", b"next") == 0
+    assert producer.end(True) == 0
+    settled(client, "tx")
+    assert committed(client, "t") == [b"first", b"next"]
+
+
 # ---- time
 
 
