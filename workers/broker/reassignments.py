@@ -7,7 +7,7 @@ ReplicationControlManager, found by asking it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from compactd.workers.broker.api_keys import (
@@ -19,6 +19,7 @@ from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
+from compactd.workers.broker.turns import Turns
 
 _NOT_ALLOWED = (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
 _PREFERRED, _UNCLEAN = 0, 1
@@ -32,19 +33,16 @@ async def alter_partition_reassignments(context: Context, header: RequestHeader,
     """Each partition by itself."""
     allowed = context.part(Authorizer).allows(header, Operation.ALTER, Resource.CLUSTER)
     top = _NONE if allowed else _NOT_ALLOWED
-    responses = [
-        {
-            "name": topic.name,
-            "partitions": [
-                {
-                    "partition_index": each.partition_index,
-                    **_fault(_reassigned(context, topic.name, each) if allowed else _NOT_ALLOWED),
-                }
-                for each in topic.partitions
-            ],
-        }
-        for topic in request.topics
-    ]
+    turns = Turns()
+    responses = []
+    for topic in request.topics:
+        rows = []
+        for each in topic.partitions:
+            await turns.others()
+            fault = _reassigned(context, topic.name, each) if allowed else _NOT_ALLOWED
+            rows.append({"partition_index": each.partition_index, **_fault(fault)})
+        responses.append({"name": topic.name, "partitions": rows})
+        await turns.others()
     # Kafka's answer to an empty request has the default of every field.
     is_empty = allowed and not request.topics
     return {
@@ -113,25 +111,17 @@ async def elect_leaders(context: Context, header: RequestHeader, request: Any) -
     elif kind not in (_PREFERRED, _UNCLEAN) and (asked is None or asked):
         refused = ErrorCode.INVALID_REQUEST, f"Unknown election type {kind}"
     if refused is not None:
-        return _elected(
-            refused[0],
-            [(topic.topic, [(number, refused) for number in topic.partitions]) for topic in asked or ()],
-        )
-    if asked is None:
-        every = [
-            (topic.name, [(number, _election(context, topic.name, number, kind)) for number in topic.partitions])
-            for topic in context.image
-        ]
-        needed = [
-            (name, [(number, fault) for number, fault in found if fault[0] != ErrorCode.ELECTION_NOT_NEEDED])
-            for name, found in every
-        ]
-        return _elected(ErrorCode.NONE, needed)
-    rows = [
-        (topic.topic, [(number, _election(context, topic.topic, number, kind)) for number in topic.partitions])
-        for topic in asked
-    ]
-    return _elected(ErrorCode.NONE, rows)
+        named = [(topic.topic, topic.partitions) for topic in asked or ()]
+        return await _elected(refused[0], named, lambda *_: refused)
+    named = (
+        [(t.name, t.partitions) for t in context.image] if asked is None else [(t.topic, t.partitions) for t in asked]
+    )
+    return await _elected(
+        ErrorCode.NONE,
+        named,
+        lambda topic, number: _election(context, topic, number, kind),
+        all_of_them=asked is None,
+    )
 
 
 def _election(context: Context, topic: str, number: int, kind: int) -> _Fault:
@@ -148,17 +138,26 @@ def _election(context: Context, topic: str, number: int, kind: int) -> _Fault:
     return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "Eligible topic partition leaders are not available."
 
 
-def _elected(error: ErrorCode, rows: Sequence[tuple[str, Sequence[tuple[int, _Fault]]]]) -> dict[str, Any]:
-    return {
-        "error_code": error,
-        "replica_election_results": [
-            {
-                "topic": name,
-                "partition_result": [{"partition_id": number, **_fault(fault)} for number, fault in partitions],
-            }
-            for name, partitions in rows
-        ],
-    }
+async def _elected(
+    error: ErrorCode,
+    named: Iterable[tuple[str, Iterable[int]]],
+    outcome: Callable[[str, int], _Fault],
+    *,
+    all_of_them: bool = False,
+) -> dict[str, Any]:
+    """The answer; `all_of_them`: nobody named these partitions."""
+    turns = Turns()
+    results = []
+    for topic, numbers in named:
+        rows = []
+        for number in numbers:
+            await turns.others()
+            fault = outcome(topic, number)
+            if not all_of_them or fault[0] != ErrorCode.ELECTION_NOT_NEEDED:
+                rows.append({"partition_id": number, **_fault(fault)})
+        results.append({"topic": topic, "partition_result": rows})
+        await turns.others()
+    return {"error_code": error, "replica_election_results": results}
 
 
 def _fault(fault: _Fault) -> dict[str, Any]:

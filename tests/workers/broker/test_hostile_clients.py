@@ -209,6 +209,19 @@ LONG = {
     "DescribeProducers": (61, 0, {"topics": [{"name": "t", "partition_indexes": _NUMBERS}]}),
     "ListOffsets": (2, 9, {"replica_id": -1, "topics": [{"name": "t", "partitions": [
         {"partition_index": number, "timestamp": -1} for number in _NUMBERS]}]}),
+    "OffsetCommit": (8, 9, {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "", "topics": [
+        {"name": "t", "partitions": [{"partition_index": number % 2, "committed_offset": 1} for number in _NUMBERS]}]}),
+    "TxnOffsetCommit": (28, 3, {"transactional_id": "x", "group_id": "g", "producer_id": 1, "producer_epoch": 0, "topics": [
+        {"name": "t", "partitions": [{"partition_index": number % 2, "committed_offset": 1} for number in _NUMBERS]}]}),
+    "AddPartitionsToTxn": (24, 3, {"v3_and_below_transactional_id": "x", "v3_and_below_producer_id": 1,
+        "v3_and_below_producer_epoch": 0, "v3_and_below_topics": [{"name": "t", "partitions": _NUMBERS}]}),
+    "AddPartitionsToTxn of brokers": (24, 5, {"transactions": [
+        {"transactional_id": name, "producer_id": 1, "producer_epoch": 0, "verify_only": False,
+         "topics": [{"name": "t", "partitions": [0]}]} for name in _NAMES]}),
+    "LeaveGroup": (13, 5, {"group_id": "g", "members": [{"member_id": name} for name in _NAMES]}),
+    "ElectLeaders": (43, 2, {"election_type": 0, "topic_partitions": [{"topic": "t", "partitions": _NUMBERS}]}),
+    "AlterPartitionReassignments": (45, 0, {"topics": [{"name": "t", "partitions": [
+        {"partition_index": number, "replicas": [1]} for number in _NUMBERS]}]}),
     "AlterReplicaLogDirs": (34, 2, {"dirs": [{"path": "/nowhere", "topics": [{"name": "t", "partitions": _NUMBERS}]}]}),
 }  # fmt: skip
 

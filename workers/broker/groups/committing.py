@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from compactd.storage.names import parse_uuid, uuid_text
@@ -10,8 +12,10 @@ from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.groups.consumer.group import ConsumerGroup
 from compactd.workers.broker.groups.member import GroupError, Moment
-from compactd.workers.broker.groups.records import Committed
+from compactd.workers.broker.groups.records import Committed, KeyValue, offset_record
 from compactd.workers.broker.groups.shard import Shard
+from compactd.workers.broker.groups.state import TopicPartitionKey
+from compactd.workers.broker.turns import Turns
 
 #: (topic, partition) and what is committed.
 Offset = tuple[str, int, Committed]
@@ -25,24 +29,38 @@ _UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 class CommitRows:
     """The partitions of a request, and what is answered for each of them."""
 
-    def __init__(self, context: Context, topics: Sequence[Any], with_ids: bool, retention_ms: int = -1) -> None:
-        """`with_ids`: topics are named by their ids. `retention_ms`: the offsets expire so much later; -1: as all do."""
+    def __init__(self, topics: Sequence[Any], with_ids: bool) -> None:
+        """Of nothing yet: see `of`."""
         self._topics = topics
         self._with_ids = with_ids
+        self._turns = Turns()
         #: Of the topics, as the catalogue has them.
         self._names: list[str | None] = []
         self._errors: dict[tuple[int, int], ErrorCode] = {}
         self._offsets: dict[tuple[int, int], Offset] = {}
-        now_ms = context.clock.now_ms()
-        for row, topic in enumerate(topics):
+
+    @classmethod
+    async def of(
+        cls, context: Context, topics: Sequence[Any], with_ids: bool, retention_ms: int = -1
+    ) -> CommitRows:  # fmt: skip
+        """`with_ids`: topics are named by their ids. `retention_ms`: the offsets expire so much later; -1: as all do."""
+        rows = cls(topics, with_ids)
+        await rows._read(context, retention_ms)
+        return rows
+
+    async def _read(self, context: Context, retention_ms: int) -> None:
+        now_ms, others = context.clock.now_ms(), self._turns.others
+        for row, topic in enumerate(self._topics):
             image = context.image
-            known = image.topic_of_id(topic.topic_id) if with_ids else image.topic(topic.name)
-            unnamed = None if with_ids else topic.name
+            known = image.topic_of_id(topic.topic_id) if self._with_ids else image.topic(topic.name)
+            unnamed = None if self._with_ids else topic.name
             self._names.append(unnamed if known is None else known.name)
+            topic_id = "" if known is None else uuid_text(known.topic_id)
             for column, asked in enumerate(topic.partitions):
+                await others()
                 metadata = asked.committed_metadata or ""
                 if known is None:
-                    error = ErrorCode.UNKNOWN_TOPIC_ID if with_ids else _UNKNOWN
+                    error = ErrorCode.UNKNOWN_TOPIC_ID if self._with_ids else _UNKNOWN
                 elif asked.partition_index not in known.partitions:
                     error = _UNKNOWN
                 elif _utf16_length(metadata) > context.config.offset_metadata_max_bytes:
@@ -58,7 +76,7 @@ class CommitRows:
                             metadata,
                             now_ms,
                             now_ms + retention_ms if retention_ms >= 0 else -1,
-                            uuid_text(known.topic_id),
+                            topic_id,
                         ),
                     )
                 self._errors[row, column] = error
@@ -85,28 +103,50 @@ class CommitRows:
         self._errors = dict.fromkeys(self._errors, error)
         self._offsets.clear()
 
-    def refuse_topics(self, refused: Callable[[str], bool], error: ErrorCode) -> None:
+    async def refuse_topics(self, refused: Callable[[str], bool], error: ErrorCode) -> None:
         """Topics by name, also those that are not there; of an id that is unknown there is no name to ask for."""
-        for place in self._errors:
-            name = self._names[place[0]]
-            if name is not None and refused(name):
-                self._errors[place] = error
-                self._offsets.pop(place, None)
+        for row, name in enumerate(self._names):
+            await self._turns.others()
+            if name is None or not refused(name):
+                continue
+            for column in range(len(self._topics[row].partitions)):
+                await self._turns.others()
+                self._errors[row, column] = error
+                self._offsets.pop((row, column), None)
 
-    def answer(self) -> dict[str, Any]:
+    async def answer(self) -> dict[str, Any]:
         """The answer's topics."""
-        return {
-            "topics": [
-                {
-                    **({"topic_id": topic.topic_id} if self._with_ids else {"name": topic.name}),
-                    "partitions": [
-                        {"partition_index": asked.partition_index, "error_code": self._errors[row, column]}
-                        for column, asked in enumerate(topic.partitions)
-                    ],
-                }
-                for row, topic in enumerate(self._topics)
-            ]
-        }
+        topics: list[dict[str, Any]] = []
+        for row, topic in enumerate(self._topics):
+            partitions = []
+            for column, asked in enumerate(topic.partitions):
+                await self._turns.others()
+                error = self._errors[row, column]
+                partitions.append({"partition_index": asked.partition_index, "error_code": error})
+            named = {"topic_id": topic.topic_id} if self._with_ids else {"name": topic.name}
+            topics.append({**named, "partitions": partitions})
+            await self._turns.others()
+        return {"topics": topics}
+
+
+async def records_of_commit(group_id: str, offsets: Sequence[Offset]) -> list[KeyValue]:
+    """What is written of a commit."""
+    turns = Turns()
+    records = []
+    for each in offsets:
+        await turns.others()
+        records.append(offset_record(group_id, *each))
+    return records
+
+
+async def written_at(first: int, offsets: Sequence[Offset]) -> dict[TopicPartitionKey, Committed]:
+    """What is remembered of a commit whose first record has this offset."""
+    turns = Turns()
+    placed = {}
+    for index, (topic, partition, committed) in enumerate(offsets):
+        await turns.others()
+        placed[topic, partition] = replace(committed, record_offset=first + index)
+    return placed
 
 
 def check_commit(
@@ -160,8 +200,11 @@ def _check_consumer_commit(
     stale = ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
     if epoch > member.epoch:
         raise GroupError(stale)
+    ids: dict[str, uuid.UUID] = {}
     for _, partition, committed in offsets:
-        topic_id = parse_uuid(committed.topic_id)
+        topic_id = ids.get(committed.topic_id)
+        if topic_id is None:
+            topic_id = ids[committed.topic_id] = parse_uuid(committed.topic_id)
         since = member.assigned.get(topic_id, {}).get(partition)
         if since is None:
             since = member.revoking.get(topic_id, {}).get(partition)

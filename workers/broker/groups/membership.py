@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from compactd.workers.broker.api_keys import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.decoding import milliseconds
 from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.groups.consumer.group import ConsumerGroup
 from compactd.workers.broker.groups.consumer.running import GroupMovedError
 from compactd.workers.broker.groups.coordinator import GroupCoordinator
 from compactd.workers.broker.groups.group import ClassicGroup
@@ -17,6 +18,7 @@ from compactd.workers.broker.groups.member import GroupError, Join, JoinAnswer, 
 from compactd.workers.broker.groups.shard import Shard
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
+from compactd.workers.broker.turns import in_turns
 
 _NO_TYPE_BEFORE = 7
 _T = TypeVar("_T")
@@ -170,26 +172,42 @@ async def leave_group(context: Context, header: RequestHeader, request: Any) -> 
     """Members leave; from v3 on several at once, each with an answer of its own."""
     is_batch = hasattr(request, "members")
     members = request.members if is_batch else [request]
-    who = [(each.member_id, getattr(each, "group_instance_id", None)) for each in members]
+    who = [(each.member_id, getattr(each, "group_instance_id", None)) async for each in in_turns(members)]
     try:
         errors = await _served(lambda: _leave(context, header, request.group_id, who))
     except GroupError as error:
         return {"error_code": error.code}
     if not is_batch:
         return {"error_code": errors[0]}
-    return {
-        "error_code": ErrorCode.NONE,
-        "members": [
-            {"member_id": member_id, "group_instance_id": instance_id, "error_code": error}
-            for (member_id, instance_id), error in zip(who, errors, strict=True)
-        ],
-    }
+    answers = []
+    async for (member_id, instance_id), error in in_turns(zip(who, errors, strict=True)):
+        answers.append({"member_id": member_id, "group_instance_id": instance_id, "error_code": error})
+    return {"error_code": ErrorCode.NONE, "members": answers}
 
 
 async def _leave(
     context: Context, header: RequestHeader, group_id: str, who: list[tuple[str, str | None]]
 ) -> list[ErrorCode]:
     shard = _shard(context, header, group_id)
+    group = shard.consumers.get(group_id) or shard.group(group_id)
+    # Those who are in it leave together, at once. Of others a request may name a hundred thousand.
+    found = [place async for place, each in in_turns(enumerate(who)) if _may_be_in(group, *each)]
+    errors = [ErrorCode.UNKNOWN_MEMBER_ID] * len(who)
+    left = await _leave_at_once(shard, group_id, [who[place] for place in found])
+    for place, error in zip(found, left, strict=True):
+        errors[place] = error
+    return errors
+
+
+def _may_be_in(group: ClassicGroup | ConsumerGroup | None, member_id: str, instance_id: str | None) -> bool:
+    """False: whoever leaves is not known."""
+    if group is None:
+        return False
+    is_pending = isinstance(group, ClassicGroup) and member_id in group.pending
+    return is_pending or member_id in group.members or (instance_id or "") in group.static
+
+
+async def _leave_at_once(shard: Shard, group_id: str, who: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
     consumers = shard.consumers.get(group_id)
     if consumers is not None:
         return await shard.consumers.leave(consumers, who)

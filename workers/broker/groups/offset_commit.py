@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 from compactd.workers.broker.api_keys import OFFSET_COMMIT, OFFSET_DELETE
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.decoding import milliseconds
 from compactd.workers.broker.errors import ErrorCode
-from compactd.workers.broker.groups.committing import CommitRows, Offset, check_commit, commit_error
+from compactd.workers.broker.groups.committing import (
+    CommitRows,
+    Offset,
+    check_commit,
+    commit_error,
+    records_of_commit,
+    written_at,
+)
 from compactd.workers.broker.groups.coordinator import GroupCoordinator
 from compactd.workers.broker.groups.member import GroupError, Moment, State
 from compactd.workers.broker.groups.records import KeyValue, offset_record
@@ -27,16 +34,16 @@ async def offset_commit(context: Context, header: RequestHeader, request: Any) -
     """Partitions are refused one by one where it is about them, all together where it is about the group."""
     retention_ms = milliseconds(getattr(request, "retention_time", None))
     allowed = context.part(Authorizer).allows
-    rows = CommitRows(context, request.topics, header.version >= _WITH_IDS, retention_ms)
+    rows = await CommitRows.of(context, request.topics, header.version >= _WITH_IDS, retention_ms)
     if not allowed(header, Operation.READ, Resource.GROUP, request.group_id):
         rows.refuse_all(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        return rows.answer()
-    rows.refuse_topics(
+        return await rows.answer()
+    await rows.refuse_topics(
         lambda topic: not allowed(header, Operation.READ, Resource.TOPIC, topic), ErrorCode.TOPIC_AUTHORIZATION_FAILED
     )
     if rows.reach_the_group:
         rows.refuse(await _commit(context, header, request, rows.offsets))
-    return rows.answer()
+    return await rows.answer()
 
 
 async def _commit(context: Context, header: RequestHeader, request: Any, offsets: Sequence[Offset]) -> ErrorCode:
@@ -44,16 +51,14 @@ async def _commit(context: Context, header: RequestHeader, request: Any, offsets
     try:
         shard = context.part(GroupCoordinator).shard(request.group_id)
 
-        def work(now: Moment) -> tuple[list[KeyValue], Callable[[int], None], None]:
+        async def work(now: Moment) -> tuple[list[KeyValue], Callable[[int], Awaitable[None]], None]:
             check_commit(shard, request, offsets, now, unknown, version=header.version)
+            return await records_of_commit(request.group_id, offsets), apply, None
 
-            def apply(first: int) -> None:
-                for index, (topic, partition, committed) in enumerate(offsets):
-                    shard.state.commit(request.group_id, (topic, partition), committed, first + index)
+        async def apply(first: int) -> None:
+            shard.state.commit(request.group_id, await written_at(first, offsets))
 
-            return [offset_record(request.group_id, *each) for each in offsets], apply, None
-
-        await shard.commit(work)
+        await shard.commit_in_turns(work)
     except GroupError as error:
         return commit_error(error)
     return ErrorCode.NONE

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from compactd.config.errors import (
@@ -43,6 +43,9 @@ from compactd.workers.broker.partition import Partition
 
 _LOGGER = logging.getLogger(__name__)
 _T = TypeVar("_T")
+
+#: A batch of more records than this is put together in a thread.
+_MANY = 1000
 
 #: Producer id and epoch.
 Producer = tuple[int, int]
@@ -163,7 +166,11 @@ class Shard(CoordinatorShard):
         """
         if not records:
             return -1, 0
-        data = self._batch(records, producer)
+        if len(records) > _MANY:
+            data = await self.context.in_thread(lambda: self._batch(records, producer))
+            self.check()
+        else:
+            data = self._batch(records, producer)
         if len(data) > self.partition.log.config.max_message_bytes:
             raise GroupError(ErrorCode.RECORD_LIST_TOO_LARGE)
         try:
@@ -246,6 +253,25 @@ class Shard(CoordinatorShard):
             records, apply, result = work(self.moment())
             first, flush = await self.write(records, producer)
             apply(first)
+        await self.durable(flush)
+        return result
+
+    async def commit_in_turns(
+        self,
+        work: Callable[[Moment], Awaitable[tuple[Sequence[KeyValue], Callable[[int], Awaitable[None]], _T]]],
+        producer: Producer | None = None,
+    ) -> _T:
+        """As `commit`, for what may be about very many things: both callables give others turns, with the lock held.
+
+        So nothing of groups changes meanwhile, but for times of heartbeats; what is read meanwhile is what was before, as
+        long as the second one changes everything at once, at its end.
+        """
+        async with self.lock:
+            self.check()
+            records, apply, result = await work(self.moment())
+            self.check()
+            first, flush = await self.write(records, producer)
+            await apply(first)
         await self.durable(flush)
         return result
 

@@ -7,7 +7,7 @@ and then count only if they are newer than what is there: compaction may have ke
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -199,16 +199,15 @@ class GroupState:
         for offsets in self.pending.values():
             _drop(offsets, group_id, where)
 
-    def commit(self, group_id: str, where: TopicPartitionKey, committed: Committed, record_offset: int) -> None:
-        """An offset was written to the log."""
-        self.offsets.setdefault(group_id, {})[where] = replace(committed, record_offset=record_offset)
+    def commit(self, group_id: str, offsets: Mapping[TopicPartitionKey, Committed]) -> None:
+        """Offsets were written to the log."""
+        self.offsets.setdefault(group_id, {}).update(offsets)
 
     def commit_pending(
-        self, producer_id: int, group_id: str, where: TopicPartitionKey, committed: Committed, record_offset: int
-    ) -> None:
-        """An offset was written to the log in a transaction: it waits for the marker."""
-        pending = self.pending.setdefault(producer_id, {}).setdefault(group_id, {})
-        pending[where] = replace(committed, record_offset=record_offset)
+        self, producer_id: int, group_id: str, offsets: Mapping[TopicPartitionKey, Committed]
+    ) -> None:  # fmt: skip
+        """Offsets were written to the log in a transaction: they wait for the marker."""
+        self.pending.setdefault(producer_id, {}).setdefault(group_id, {}).update(offsets)
 
     def is_pending(self, group_id: str, where: TopicPartitionKey) -> bool:
         """An open transaction commits it."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from compactd.workers.broker.api_keys import TXN_OFFSET_COMMIT
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
-from compactd.workers.broker.groups.committing import CommitRows, Offset, check_commit
+from compactd.workers.broker.groups.committing import (
+    CommitRows,
+    Offset,
+    check_commit,
+    records_of_commit,
+    written_at,
+)
 from compactd.workers.broker.groups.coordinator import GroupCoordinator
 from compactd.workers.broker.groups.member import GroupError, Moment
-from compactd.workers.broker.groups.records import OFFSETS_TOPIC, KeyValue, offset_record
+from compactd.workers.broker.groups.records import OFFSETS_TOPIC, KeyValue
 from compactd.workers.broker.groups.shard import Shard
 from compactd.workers.broker.produce import Transactions
 from compactd.workers.broker.requests import RequestHeader, handles
@@ -38,19 +44,19 @@ async def txn_offset_commit(context: Context, header: RequestHeader, request: An
     """The offsets are in the log when this is answered; they count when the transaction is committed."""
     allowed = context.part(Authorizer).allows
     with_ids = header.version >= _WITH_IDS
-    rows = CommitRows(context, request.topics, with_ids)
+    rows = await CommitRows.of(context, request.topics, with_ids)
     if not allowed(header, Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
         rows.refuse_all(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     elif not allowed(header, Operation.READ, Resource.GROUP, request.group_id):
         rows.refuse_all(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     else:
-        rows.refuse_topics(
+        await rows.refuse_topics(
             lambda topic: not allowed(header, Operation.READ, Resource.TOPIC, topic),
             ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         )
         if rows.reach_the_group:
             rows.refuse(await _commit(context, header, request, rows.offsets))
-    return rows.answer()
+    return await rows.answer()
 
 
 async def _commit(context: Context, header: RequestHeader, request: Any, offsets: Sequence[Offset]) -> ErrorCode:
@@ -61,7 +67,7 @@ async def _commit(context: Context, header: RequestHeader, request: Any, offsets
         error = await _verified(context, header, request, shard)
         if error:
             return _OF_COORDINATOR.get(error, error)
-        await shard.commit(
+        await shard.commit_in_turns(
             lambda now: _prepared(shard, header, request, offsets, now),
             (request.producer_id, request.producer_epoch),
         )
@@ -82,9 +88,9 @@ async def _verified(context: Context, header: RequestHeader, request: Any, shard
     return errors.get(where, errors.get(("", -1), ErrorCode.NONE))
 
 
-def _prepared(
+async def _prepared(
     shard: Shard, header: RequestHeader, request: Any, offsets: Sequence[Offset], now: Moment
-) -> tuple[list[KeyValue], Callable[[int], None], None]:
+) -> tuple[list[KeyValue], Callable[[int], Awaitable[None]], None]:
     group_id, producer_id = request.group_id, request.producer_id
     old = header.version < _WITH_IDS
     unknown = ErrorCode.ILLEGAL_GENERATION if old else ErrorCode.GROUP_ID_NOT_FOUND
@@ -95,8 +101,7 @@ def _prepared(
             raise GroupError(ErrorCode.ILLEGAL_GENERATION) from error
         raise
 
-    def apply(first: int) -> None:
-        for index, (topic, partition, committed) in enumerate(offsets):
-            shard.state.commit_pending(producer_id, group_id, (topic, partition), committed, first + index)
+    async def apply(first: int) -> None:
+        shard.state.commit_pending(producer_id, group_id, await written_at(first, offsets))
 
-    return [offset_record(group_id, *each) for each in offsets], apply, None
+    return await records_of_commit(group_id, offsets), apply, None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from compactd.workers.broker.api_keys import ADD_OFFSETS_TO_TXN, ADD_PARTITIONS_TO_TXN
@@ -16,6 +16,7 @@ from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
 from compactd.workers.broker.transactions.coordinator import TransactionCoordinator
 from compactd.workers.broker.transactions.transaction import Producer, TopicPartitionKey, TransactionError
+from compactd.workers.broker.turns import Turns, in_turns
 
 #: From here on brokers ask, for several transactions at once; below, clients.
 _BATCHED = 4
@@ -24,6 +25,10 @@ _KNOWS_FENCED = 2
 #: What the version of the request says about the client that is behind it.
 _BATCHED_CLIENT, _CLIENT = 2, 0
 
+#: So many transactions of one request are begun before others have a turn.
+_AT_ONCE = 50
+
+_UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 _Errors = Mapping[TopicPartitionKey, ErrorCode]
 
 
@@ -33,29 +38,36 @@ async def add_partitions(context: Context, header: RequestHeader, request: Any) 
     if header.version >= _BATCHED:
         if not context.part(Authorizer).allows(header, Operation.CLUSTER_ACTION, Resource.CLUSTER):
             return {"error_code": ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "results_by_transaction": ()}
-        answers = await asyncio.gather(*(_of_broker(context, each) for each in request.transactions))
-        return {
-            "results_by_transaction": [
-                {"transactional_id": each.transactional_id, "topic_results": _rows(each.topics, errors)}
-                for each, errors in zip(request.transactions, answers, strict=True)
-            ]
-        }
+        results = []
+        for first in range(0, len(request.transactions), _AT_ONCE):
+            some = request.transactions[first : first + _AT_ONCE]
+            answers = await asyncio.gather(*(_of_broker(context, each) for each in some))
+            for each, errors in zip(some, answers, strict=True):
+                rows = await _rows(each.topics, errors)
+                results.append({"transactional_id": each.transactional_id, "topic_results": rows})
+        return {"results_by_transaction": results}
     errors = await _of_client(context, header, request)
-    return {"results_by_topic_v3_and_below": _rows(request.v3_and_below_topics, errors)}
+    return {"results_by_topic_v3_and_below": await _rows(request.v3_and_below_topics, errors)}
 
 
 async def _of_client(context: Context, header: RequestHeader, request: Any) -> _Errors:
     transactional_id = request.v3_and_below_transactional_id
-    keys = _keys(request.v3_and_below_topics)
+    keys = await _keys(request.v3_and_below_topics)
     authorizer = context.part(Authorizer)
     if not authorizer.allows(header, Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id):
         return dict.fromkeys(keys, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    allowed = {
-        topic: topic not in INTERNAL_TOPICS and authorizer.allows(header, Operation.WRITE, Resource.TOPIC, topic)
-        for topic in dict.fromkeys(topic for topic, _ in keys)
-    }
-    denied = {key: ErrorCode.TOPIC_AUTHORIZATION_FAILED for key in keys if not allowed[key[0]]}
-    refused = denied | _missing(context, [key for key in keys if key not in denied])
+    allowed: dict[str, bool] = {}
+    refused: dict[TopicPartitionKey, ErrorCode] = {}
+    async for key in in_turns(keys):
+        topic = key[0]
+        if topic not in allowed:
+            allowed[topic] = topic not in INTERNAL_TOPICS and authorizer.allows(
+                header, Operation.WRITE, Resource.TOPIC, topic
+            )
+        if not allowed[topic]:
+            refused[key] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif context.image.partition(*key) is None:
+            refused[key] = _UNKNOWN
     if refused:
         return {**dict.fromkeys(keys, ErrorCode.OPERATION_NOT_ATTEMPTED), **refused}
     producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
@@ -63,8 +75,8 @@ async def _of_client(context: Context, header: RequestHeader, request: Any) -> _
 
 
 async def _of_broker(context: Context, asked: Any) -> _Errors:
-    keys = _keys(asked.topics)
-    refused = _missing(context, keys)
+    keys = await _keys(asked.topics)
+    refused = {key: _UNKNOWN async for key in in_turns(keys) if context.image.partition(*key) is None}
     if refused:
         return {**dict.fromkeys(keys, ErrorCode.OPERATION_NOT_ATTEMPTED), **refused}
     producer = Producer(asked.producer_id, asked.producer_epoch)
@@ -115,26 +127,27 @@ async def add_offsets(context: Context, header: RequestHeader, request: Any) -> 
     return {"error_code": await _add(context, header.version, request.transactional_id, producer, [key], _CLIENT)}
 
 
-def _missing(context: Context, keys: Sequence[TopicPartitionKey]) -> dict[TopicPartitionKey, ErrorCode]:
-    return {key: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for key in keys if context.image.partition(*key) is None}
+async def _keys(topics: Any) -> list[TopicPartitionKey]:
+    keys: dict[TopicPartitionKey, None] = {}
+    async for topic in in_turns(topics):
+        async for number in in_turns(topic.partitions):
+            keys[topic.name, number] = None
+    return list(keys)
 
 
-def _keys(topics: Any) -> list[TopicPartitionKey]:
-    return list(dict.fromkeys((topic.name, number) for topic in topics for number in topic.partitions))
-
-
-def _rows(topics: Any, errors: _Errors) -> list[dict[str, Any]]:
+async def _rows(topics: Any, errors: _Errors) -> list[dict[str, Any]]:
     named: dict[str, dict[int, ErrorCode]] = {}
-    for topic in topics:
+    async for topic in in_turns(topics):
         rows = named.setdefault(topic.name, {})
-        for number in topic.partitions:
+        async for number in in_turns(topic.partitions):
             rows[number] = errors[topic.name, number]
-    return [
-        {
-            "name": name,
-            "results_by_partition": [
-                {"partition_index": number, "partition_error_code": error} for number, error in rows.items()
-            ],
-        }
-        for name, rows in named.items()
-    ]
+    results = []
+    turns = Turns()
+    for name, rows in named.items():
+        partitions = []
+        for number, error in rows.items():
+            await turns.others()
+            partitions.append({"partition_index": number, "partition_error_code": error})
+        results.append({"name": name, "results_by_partition": partitions})
+        await turns.others()
+    return results
