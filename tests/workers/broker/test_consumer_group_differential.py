@@ -592,8 +592,25 @@ def upgrades(twins: Twins) -> None:
         twins.ask(LIST, 5, {"states_filter": ["Empty", "Stable", "Reconciling"], "types_filter": []})
 
 
+def deletions(twins: Twins) -> None:
+    """Several groups at once, in both partitions, of both kinds; others are there no more, not yet, or not empty."""
+    groups = [f"gone{number}" for number in range(6)]
+    for group in groups:
+        rows = [{"partition_index": number, "committed_offset": 7} for number in range(2)]
+        topics = [{"name": "t", "partitions": rows}]
+        body = {"group_id": group, "generation_id_or_member_epoch": -1, "member_id": "", "topics": topics}
+        twins.ask(COMMIT, 9, body)
+    for group in ("busy", "left"):
+        twins.join(group, "m")
+    twins.beat("left", "m", -1)
+    twins.ask(DELETE, 2, {"groups_names": ["none", *groups[:4], "busy", "left", "none", groups[0]]})
+    twins.ask(LIST, 5, {"states_filter": [], "types_filter": []})
+    twins.ask(DELETE, 2, {"groups_names": [*groups[2:], "busy"]})
+    twins.compare_logs()
+
+
 def test_answers_and_records_are_kafkas(twins: Twins) -> None:
-    for scenario in (a_life, static_members, both_protocols, upgrades, regular_expressions):
+    for scenario in (a_life, deletions, static_members, both_protocols, upgrades, regular_expressions):
         scenario(twins)
     for seed in range(8):
         any_story(twins, seed)

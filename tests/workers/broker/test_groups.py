@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -16,16 +17,19 @@ from compactd.config.settings import TopicConfig
 from compactd.scripts.clean import command as clean
 from compactd.storage.loader import load_log
 from compactd.storage.log import Origin, PartitionLog
+from compactd.storage.metadata.offsets import decode_offsets_record
 from compactd.storage.names import parse_uuid
+from compactd.storage.records.batch import iter_batches
 from compactd.storage.records.builder import build_batch
 from compactd.storage.records.record import Record
+from compactd.workers.broker.groups.consumer.java import hash_set_capacity, listed
 from compactd.workers.broker.groups.records import (
     OFFSETS_TOPIC,
     Committed,
     group_tombstone,
     offset_record,
 )
-from compactd.workers.broker.transactions.java_order import partition_of
+from compactd.workers.broker.transactions.java_order import partition_of, string_hash
 from tests.workers.broker.catalogue_harness import CatalogueBroker
 from tests.workers.broker.harness import RawClient
 
@@ -467,6 +471,65 @@ def test_groups_are_deleted_with_all_that_they_committed(broker: CatalogueBroker
     assert client.ask(DELETE, 2, {"groups_names": ["g"]}).results[0].error_code == 0
     assert client.ask(LIST, 5, {}).groups == ()
     assert fetched(client, "g", None) == {}
+
+
+def state_batches(broker: CatalogueBroker) -> list[list[str]]:
+    """Of each batch of `__consumer_offsets` that holds tombstones only: the groups that they are of."""
+    found = []
+    for number in range(2):
+        with broker.partition(OFFSETS_TOPIC, number).log.read(0, 1 << 24, "log_end") as read:
+            for each in iter_batches(read.read()):
+                records = each.records()
+                if all(record.value is None for record in records):
+                    keys = [decode_offsets_record(record.key or b"", None)["key"] for record in records]
+                    found.append([key["group"] for key in keys])
+    return found
+
+
+def test_groups_of_one_partition_are_deleted_with_one_batch(log_dir: Path) -> None:
+    with CatalogueBroker([log_dir], {"offsets.topic.num.partitions": 2}) as broker, broker.connect() as client:
+        create(client, "t", 2)
+        groups = [f"g{number}" for number in range(10)]
+        for group in groups:
+            found(client, group)
+            commit(client, group, {("t", 0): 5, ("t", 1): 6})
+        member = stable(client, "busy")
+        asked = ["g3", "none", *groups, "busy", "g3"]
+        answer = client.ask(DELETE, 2, {"groups_names": asked})
+        assert [(each.group_id, each.error_code) for each in answer.results] == [
+            ("g3", 0), ("none", 69), *((group, 0) for group in groups if group != "g3"), ("busy", 68),
+        ]  # fmt: skip
+        here = [[each for each in dict.fromkeys(asked) if partition_of(each, 2) == n] for n in range(2)]
+        ordered = [listed(ids, string_hash, hash_set_capacity(len(ids))) for ids in here]
+        expected = [[each for each in ids for _ in range(3) if each in groups] for ids in ordered]
+        assert state_batches(broker) == expected
+        assert [each.group_id for each in client.ask(LIST, 5, {}).groups] == ["busy"]
+        assert client.ask(HEARTBEAT, 4, {"group_id": "busy", "generation_id": 1, "member_id": member}).error_code == 0
+
+
+def test_groups_that_fit_no_batch_together_are_deleted_one_by_one(broker: CatalogueBroker, client: RawClient) -> None:
+    """Kafka deletes none of them."""
+    text = "t" * 249
+    create(client, text)
+    groups = [f"{number}-" + "g" * 20_000 for number in range(3)]
+    for group in groups:
+        assert commit(client, group, {(text, 0): 1}) == {(text, 0): 0}
+
+    def limit(size: int) -> None:
+        for partition in broker.in_loop(lambda context: list(context.partitions)):
+            if partition.topic_partition.topic == OFFSETS_TOPIC:
+                config = msgspec.structs.replace(partition.log.config, max_message_bytes=size)
+                broker.in_loop(lambda _, log=partition.log, config=config: log.update_config(config))
+
+    # Each takes 40,000 bytes and more, for the group and for what it committed.
+    limit(50_000)
+    answer = client.ask(DELETE, 2, {"groups_names": groups})
+    assert [each.error_code for each in answer.results] == [0, 0, 0]
+    assert client.ask(LIST, 5, {}).groups == ()
+    assert commit(client, groups[0], {(text, 0): 1}) == {(text, 0): 0}
+    limit(30_000)
+    assert client.ask(DELETE, 2, {"groups_names": groups[:1]}).results[0].error_code == -1
+    assert [each.group_id for each in client.ask(LIST, 5, {}).groups] == groups[:1]
 
 
 # ---- time

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from compactd.workers.broker.api_keys import DELETE_GROUPS, DESCRIBE_GROUPS, LIST_GROUPS
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.groups.committing import commit_error
 from compactd.workers.broker.groups.consumer.changes import records_of
+from compactd.workers.broker.groups.consumer.java import hash_set_capacity, listed
 from compactd.workers.broker.groups.consumer.migration import end_of
 from compactd.workers.broker.groups.coordinator import GroupCoordinator
 from compactd.workers.broker.groups.member import GroupError, State
@@ -17,6 +19,7 @@ from compactd.workers.broker.groups.shard import Shard
 from compactd.workers.broker.groups.subscription import CONSUMER
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
+from compactd.workers.broker.transactions.java_order import string_hash
 from compactd.workers.broker.turns import in_turns
 
 _CLASSIC = "classic"
@@ -34,33 +37,35 @@ async def list_groups(context: Context, header: RequestHeader, request: Any) -> 
     sees_all = authorizer.allows(header, Operation.DESCRIBE, Resource.CLUSTER, log=False)
     states = {each.lower() for each in getattr(request, "states_filter", ())}
     kinds = {each.lower() for each in getattr(request, "types_filter", ())}
-    return {
-        "groups": [
-            each
-            for shard in groups
-            for each in _listed(shard)
-            if (not states or each["group_state"].lower() in states) and (not kinds or each["group_type"] in kinds)
-            if sees_all or authorizer.allows(header, Operation.DESCRIBE, Resource.GROUP, each["group_id"], log=False)
-        ]
-    }
+    shown = []
+    for shard in groups:
+        async for each in in_turns(_listed(shard)):
+            if (states and each["group_state"].lower() not in states) or (kinds and each["group_type"] not in kinds):
+                continue
+            if sees_all or authorizer.allows(header, Operation.DESCRIBE, Resource.GROUP, each["group_id"], log=False):
+                shown.append(each)
+    return {"groups": shown}
 
 
 def _listed(shard: Shard) -> Iterator[dict[str, Any]]:
-    for group_id, group in shard.state.groups.items():
+    """Those that there are when the first one is asked for; others may come and go meanwhile."""
+    state = shard.state
+    groups, consumers_of, others = list(state.groups.items()), list(state.consumers.items()), list(state.others.items())
+    for group_id, group in groups:
         yield {
             "group_id": group_id,
             "protocol_type": group.protocol_type or "",
             "group_state": str(group.state),
             "group_type": _CLASSIC,
         }
-    for group_id, consumers in shard.state.consumers.items():
+    for group_id, consumers in consumers_of:
         yield {
             "group_id": group_id,
             "protocol_type": CONSUMER,
             "group_state": str(consumers.phase),
             "group_type": CONSUMER,
         }
-    for group_id, other in shard.state.others.items():
+    for group_id, other in others:
         yield {
             "group_id": group_id,
             "protocol_type": other.kind,
@@ -122,27 +127,66 @@ def _described(context: Context, version: int, group_id: str) -> dict[str, Any]:
 
 @handles(DELETE_GROUPS, 0, 3)
 async def delete_groups(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
-    """Groups that nobody is in, with everything that they committed."""
+    """Groups that nobody is in, with everything that they committed; those of one partition with one batch, as in Kafka."""
     authorizer = context.part(Authorizer)
-    results = []
-    async for group_id in in_turns(dict.fromkeys(request.groups_names)):
-        error = ErrorCode.NONE
+    groups = context.part(GroupCoordinator)
+    errors: dict[str, ErrorCode] = {}
+    by_shard: dict[Shard, list[str]] = {}
+    async for group_id in in_turns(request.groups_names):
+        if group_id in errors:
+            continue
+        errors[group_id] = ErrorCode.NONE
         try:
             if not authorizer.allows(header, Operation.DELETE, Resource.GROUP, group_id):
                 raise GroupError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-            shard = context.part(GroupCoordinator).shard(group_id)
-            await _delete(shard, group_id)
+            by_shard.setdefault(groups.shard(group_id), []).append(group_id)
         except GroupError as refusal:
-            error = refusal.code
-        results.append({"group_id": group_id, "error_code": error})
-    return {"results": results}
+            errors[group_id] = refusal.code
+    for shard, group_ids in by_shard.items():
+        errors |= await _delete(shard, await context.in_thread(lambda ids=group_ids: _in_order(ids)))
+    return {"results": [{"group_id": each, "error_code": error} async for each, error in in_turns(errors.items())]}
 
 
-async def _delete(shard: Shard, group_id: str) -> None:
-    await shard.commit(lambda _: _deletion(shard, group_id))
+def _in_order(group_ids: Sequence[str]) -> list[str]:
+    """As Kafka goes through them: it puts them into a HashSet."""
+    return listed(group_ids, string_hash, hash_set_capacity(len(group_ids)))
 
 
-def _deletion(shard: Shard, group_id: str) -> tuple[list[KeyValue], Callable[[int], None], None]:
+async def _delete(shard: Shard, group_ids: Sequence[str]) -> dict[str, ErrorCode]:
+    """Those of one partition; what became of each. Too many for one batch are deleted one by one (Kafka refuses them)."""
+    try:
+        return await shard.commit_in_turns(lambda _: _deletion(shard, group_ids))
+    except GroupError as error:
+        if error.code is not ErrorCode.RECORD_LIST_TOO_LARGE or len(group_ids) == 1:
+            return dict.fromkeys(group_ids, commit_error(error))
+    found: dict[str, ErrorCode] = {}
+    for group_id in group_ids:
+        found |= await _delete(shard, [group_id])
+    return found
+
+
+async def _deletion(
+    shard: Shard, group_ids: Iterable[str]
+) -> tuple[list[KeyValue], Callable[[int], Awaitable[None]], dict[str, ErrorCode]]:
+    records: list[KeyValue] = []
+    found: dict[str, ErrorCode] = {}
+    async for group_id in in_turns(group_ids):
+        try:
+            records += _end(shard, group_id)
+            found[group_id] = ErrorCode.NONE
+        except GroupError as error:
+            found[group_id] = error.code
+
+    async def apply(_: int) -> None:
+        async for group_id, error in in_turns(found.items()):
+            if not error:
+                shard.drop(group_id)
+
+    return records, apply, found
+
+
+def _end(shard: Shard, group_id: str) -> list[KeyValue]:
+    """Tombstones of all that a group has. GroupError."""
     state = shard.state
     group, consumers = shard.group(group_id), shard.consumers.get(group_id)
     if group is None and consumers is None:
@@ -153,7 +197,5 @@ def _deletion(shard: Shard, group_id: str) -> tuple[list[KeyValue], Callable[[in
     places = [*state.offsets.get(group_id, {}), *state.pending_of(group_id)]
     records = [offset_record(group_id, *where, None) for where in dict.fromkeys(places)]
     if consumers is None:
-        records.append(group_tombstone(group_id))
-    else:
-        records += records_of(group_id, end_of(consumers))
-    return records, lambda _: shard.drop(group_id), None
+        return [*records, group_tombstone(group_id)]
+    return [*records, *records_of(group_id, end_of(consumers))]
