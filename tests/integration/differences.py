@@ -87,6 +87,56 @@ GENERAL: tuple[tuple[str, str], ...] = (
         "compactd answers it at once (OFFSET_OUT_OF_RANGE), Kafka when its time is over.",
     ),
     (
+        'As many members that ask for "range" as for "uniform"',
+        "Kafka 4.4.0 raises the group's epoch at every heartbeat, for ever; compactd only when a member changes its "
+        "assignor.",
+    ),
+    (
+        "Regular expressions of consumer groups",
+        "compactd refuses what is nested deeper than 200 or needs more than 20,000 steps of an automaton, and one that "
+        "takes too long to run matches no topics; Kafka has no such limits.",
+    ),
+    (
+        "JoinGroup with a stale member id in an empty consumer group",
+        "Kafka answers UNKNOWN_MEMBER_ID and loses the group in memory until it loads it anew; compactd answers the same "
+        "and keeps it.",
+    ),
+    (
+        "DeleteGroups of more groups than one batch has room for",
+        "Kafka refuses all of a partition of `__consumer_offsets` (UNKNOWN_SERVER_ERROR); compactd then writes one batch "
+        "for each group. What fits is one batch for each partition, in both.",
+    ),
+    (
+        "A partition that moved to another log dir",
+        "Kafka appends its records anew; compactd keeps segments, times of files and producers as they were.",
+    ),
+    (
+        "A move to a log dir without room",
+        "compactd waits for room, and where the disk fills up meanwhile (ENOSPC) ends the move and keeps the log dir; "
+        "Kafka takes the log dir offline.",
+    ),
+    (
+        "A permission that is taken back while a fetch waits",
+        "compactd looks again before it answers, and gives nothing; Kafka decided when the fetch came, answers it with "
+        "records, and refuses the next one.",
+    ),
+    (
+        "EndTxn",
+        "compactd's answer waits for the markers, for 100 ms at most, so that the next transaction mostly finds its way "
+        "clear (no CONCURRENT_TRANSACTIONS); Kafka answers before it writes them.",
+    ),
+    (
+        "A marker that a partition refuses as fenced (INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED)",
+        "It will never be written. Kafka leaves the transaction in PrepareCommit or PrepareAbort, and its id without use, "
+        "also after a restart; compactd logs a warning and completes the transaction: what a newer producer has in that "
+        "partition is not touched by either.",
+    ),
+    (
+        "A damaged record in `__transaction_state`",
+        "compactd does not serve that partition, and tries to load it again; Kafka goes on with what it could read, and "
+        "forgets the transactions behind it.",
+    ),
+    (
         "Order of rows",
         "Kafka answers in the order of its hash maps, compactd in that of the request or of names; no client relies on it.",
     ),
