@@ -142,6 +142,32 @@ def _check_metadata_dir(log_dirs: Sequence[Path], metas: Mapping[Path, MetaPrope
         )
 
 
+def check_metadata_dir(identities: Sequence[Identity]) -> None:
+    """RefusedError where partitions lie in log dirs whose first holds no metadata log, as when one is left out of log.dirs.
+
+    Before the metadata log is opened, which makes it: an empty one that stays behind keeps Kafka, and us, from starting
+    with the right log.dirs (facts A1: it may lie in one log dir only).
+    """
+    directory = identities[0].path / METADATA_DIR
+    if directory.is_dir():
+        return
+    for identity in identities:
+        for entry in LogDir(identity.path).partition_dirs():
+            if not entry.is_cluster_metadata and entry.state not in ("delete", "stray"):
+                raise no_metadata(directory, identity.path / entry.name)
+
+
+def no_metadata(directory: Path, partition: Path) -> RefusedError:
+    """There are partitions, and nothing tells what they are."""
+    return RefusedError(
+        path=str(directory),
+        reason=f"there is no metadata log, or an empty one, yet there are partitions, such as {partition}",
+        advice="Name all log dirs of the broker in log.dirs, the one that holds __cluster_metadata-0 first (metadata.log.dir, "
+        "if it was set). Where it is lost, restore it from a backup: without it no topic is known, and Kafka would set all "
+        "of them aside.",
+    )
+
+
 def check_log(
     log: MetadataLog, loaded: LoadedImage, bootstrap: Bootstrap, node_id: int, metadata_dir: Identity
 ) -> None:

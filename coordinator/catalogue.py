@@ -19,7 +19,7 @@ import msgspec
 from compactd.config.errors import RefusedError
 from compactd.coordinator import leadership
 from compactd.coordinator.acl_changes import plan_create_acls, plan_delete_acls
-from compactd.coordinator.adoption import Identity, check_log, identify, settle, survey
+from compactd.coordinator.adoption import Identity, check_log, check_metadata_dir, identify, no_metadata, settle, survey
 from compactd.coordinator.catalogue_told import Endpoints, Nodes, Teller
 from compactd.coordinator.config_changes import plan_alter
 from compactd.coordinator.credential_changes import plan_credentials
@@ -118,6 +118,7 @@ class Catalogue:
             )
         node_id = settings.daemon.node_id
         cluster_id, identities = identify(setup.log_dirs, setup.offline, node_id, setup.clock.now_ms())
+        check_metadata_dir(identities)
         log = MetadataLog.open(setup.log_dirs[0], log_settings(settings))
         try:
             loaded = load_image(log)
@@ -125,12 +126,7 @@ class Catalogue:
             check_log(log, loaded, bootstrap, node_id, identities[0])
             found = survey(identities, loaded, node_id)
             if found.strays and not loaded.has_records:
-                raise RefusedError(
-                    path=str(log.directory),
-                    reason=f"the metadata log is empty, yet there are partitions, such as {found.strays[0].path}",
-                    advice="Restore the metadata log from a backup: without it no topic is known, and Kafka would set "
-                    "all of them aside.",
-                )
+                raise no_metadata(log.directory, found.strays[0].path)
         except BaseException:
             log.close()
             raise

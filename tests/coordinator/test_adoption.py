@@ -120,9 +120,18 @@ def test_a_foreign_directory_is_refused(dirs: list[Path]) -> None:
 
 def test_a_lost_metadata_log_is_refused(dirs: list[Path]) -> None:
     shutil.rmtree(dirs[0] / "__cluster_metadata-0")
-    with pytest.raises(RefusedError, match="the metadata log is empty, yet there are partitions"):
+    with pytest.raises(RefusedError, match="no metadata log, or an empty one, yet there are partitions"):
         opened(dirs)
     assert (dirs[0] / "users-0").exists() or (dirs[1] / "users-0").exists()
+
+
+def test_a_log_dir_left_out_is_told_and_nothing_is_made_that_would_stand_in_the_way_later(dirs: list[Path]) -> None:
+    before = listing(dirs)
+    with pytest.raises(RefusedError, match="Name all log dirs of the broker"):
+        opened(dirs[1:])
+    assert not (dirs[1] / "__cluster_metadata-0").exists()
+    assert listing(dirs) == before
+    opened(dirs).close()
 
 
 @pytest.mark.parametrize(
