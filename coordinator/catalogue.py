@@ -20,6 +20,7 @@ from compactd.config.errors import RefusedError
 from compactd.coordinator import leadership
 from compactd.coordinator.acl_changes import plan_create_acls, plan_delete_acls
 from compactd.coordinator.adoption import Identity, check_log, check_metadata_dir, identify, no_metadata, settle, survey
+from compactd.coordinator.catalogue_log import tell
 from compactd.coordinator.catalogue_told import Endpoints, Nodes, Teller
 from compactd.coordinator.config_changes import plan_alter
 from compactd.coordinator.credential_changes import plan_credentials
@@ -423,6 +424,9 @@ class Catalogue:
             self._image = delta.apply(self._log.end_offset, self._log.last_epoch, now_ms)
             self._places.put(places)
             self._places.forget(delta.deleted_topics)
+        if self._started:
+            for change in tell(records, before):
+                _LOG.info("%s", change)
         return self._teller().changes(delta, before)
 
     def _cordoned(self) -> set[str]:
