@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from compactd.workers.broker.api_keys import DELETE_GROUPS, DESCRIBE_GROUPS, LIST_GROUPS
@@ -143,7 +144,7 @@ async def delete_groups(context: Context, header: RequestHeader, request: Any) -
         except GroupError as refusal:
             errors[group_id] = refusal.code
     for shard, group_ids in by_shard.items():
-        errors |= await _delete(shard, await context.in_thread(lambda ids=group_ids: _in_order(ids)))
+        errors |= await _delete(shard, await context.in_thread(partial(_in_order, group_ids)))
     return {"results": [{"group_id": each, "error_code": error} async for each, error in in_turns(errors.items())]}
 
 

@@ -180,8 +180,8 @@ async def leave_group(context: Context, header: RequestHeader, request: Any) -> 
     if not is_batch:
         return {"error_code": errors[0]}
     answers = []
-    async for (member_id, instance_id), error in in_turns(zip(who, errors, strict=True)):
-        answers.append({"member_id": member_id, "group_instance_id": instance_id, "error_code": error})
+    async for (member_id, instance_id), told in in_turns(zip(who, errors, strict=True)):
+        answers.append({"member_id": member_id, "group_instance_id": instance_id, "error_code": told})
     return {"error_code": ErrorCode.NONE, "members": answers}
 
 
