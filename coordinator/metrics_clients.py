@@ -1,11 +1,11 @@
-"""Metrics that brokers' counts feed: connections, logins and transactions."""
+"""Metrics that brokers' counts feed: connections, logins, transactions, quotas and the authorizer."""
 
 from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from compactd.coordinator.metrics_table import BY_NAME
-from compactd.workers.messages import BrokerCounts
+from compactd.workers.messages import BrokerCounts, Throttles
 
 _SERVER = "kafka_server_socket_server_metrics_"
 #: In the order of BrokerCounts.listeners.
@@ -27,6 +27,14 @@ class ClientMetrics:
         self._open = _gauge("compactd_transactions_open", registry)
         self._ended = {name: _counter(f"compactd_transactions_{name}_total", registry) for name in _ENDED}
         self._open_by_worker: dict[int, int] = {}
+        self._acls = _gauge("kafka_server_plugins_acls_total_count", registry)
+        authorizations = _counter("compactd_authorizations_total", registry)
+        self._allowed, self._denied = (authorizations.labels(result) for result in ("allowed", "denied"))
+        throttles, seconds = (
+            _counter(f"compactd_{name}_total", registry) for name in ("throttles", "throttle_seconds")
+        )
+        #: Those that nobody met yet are shown as well.
+        self._throttles = {str(quota): (throttles.labels(quota), seconds.labels(quota)) for quota in Throttles}
 
     def counted(self, counts: BrokerCounts) -> None:
         """What a broker counted since it told the last time."""
@@ -39,6 +47,13 @@ class ClientMetrics:
         self._open.set(sum(self._open_by_worker.values()))
         for name, counter in self._ended.items():
             counter.inc(getattr(counts, name))
+        self._acls.set(counts.acls)
+        self._allowed.inc(counts.allowed)
+        self._denied.inc(counts.denied)
+        for quota, (count, milliseconds) in counts.throttles.items():
+            throttles, seconds = self._throttles[quota]
+            throttles.inc(count)
+            seconds.inc(milliseconds / 1000)
 
 
 def _gauge(name: str, registry: CollectorRegistry) -> Gauge:

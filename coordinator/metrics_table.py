@@ -92,6 +92,29 @@ METRICS: tuple[Metric, ...] = (
     _socket_server("failed-authentication-total", COUNTER, "clients that failed to"),
     _socket_server("successful-reauthentication-total", COUNTER, "clients that logged in once more"),
     _socket_server("failed-reauthentication-total", COUNTER, "clients that failed to, and were disconnected"),
+    Metric(
+        "kafka_server_plugins_acls_total_count",
+        GAUGE,
+        "ACLs",
+        kafka="kafka.server:type=plugins,config=authorizer.class.name,class=StandardAuthorizer, attribute acls-total-count",
+    ),
+    Metric(
+        "compactd_authorizations_total",
+        COUNTER,
+        "what clients asked to do: allowed or denied; none without an authorizer. Kafka's authorization-*-rate-per-minute "
+        "are rates of these",
+        ("result",),
+    ),
+    Metric(
+        "compactd_throttles_total",
+        COUNTER,
+        "answers that told a client to keep still, and connections that had to wait, by the kind of quota: produce, fetch, "
+        "request, controller_mutation or connection",
+        ("quota",),
+    ),
+    Metric(
+        "compactd_throttle_seconds_total", COUNTER, "for how long: Kafka's throttle-time, of all clients", ("quota",)
+    ),
     Metric("compactd_transactions_open", GAUGE, "transactions that were begun and not ended yet"),
     Metric("compactd_transactions_committed_total", COUNTER, "transactions that were committed"),
     Metric("compactd_transactions_aborted_total", COUNTER, "transactions that were aborted, for whichever reason"),

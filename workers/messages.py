@@ -12,6 +12,8 @@ the versions match. Requests carry `request_id`; the answer repeats it.
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import msgspec
 
 from compactd.workers.catalogue_update import CatalogueChange, CatalogueChanged, CatalogueUpdate
@@ -99,6 +101,16 @@ class Serving(Message, frozen=True, kw_only=True, tag=True):
     """Broker to coordinator: it takes connections from now on."""
 
 
+class Throttles(StrEnum):
+    """What has clients wait: quotas of bytes, of time, of topics' partitions made and deleted, of new connections."""
+
+    PRODUCE = "produce"
+    FETCH = "fetch"
+    REQUEST = "request"
+    CONTROLLER_MUTATION = "controller_mutation"
+    CONNECTION = "connection"
+
+
 class BrokerCounts(Message, frozen=True, kw_only=True, tag=True):
     """Broker to coordinator, every few seconds: what it counted since it told the last time, and how much there is now."""
 
@@ -110,6 +122,13 @@ class BrokerCounts(Message, frozen=True, kw_only=True, tag=True):
     committed: int = 0
     aborted: int = 0
     timed_out: int = 0
+    #: By what made clients wait (Throttles): how often, and milliseconds in all.
+    throttles: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
+    #: What clients asked to do: how often the authorizer allowed it, and how often it did not.
+    allowed: int = 0
+    denied: int = 0
+    #: ACLs that it goes by now.
+    acls: int = 0
 
 
 class Heartbeat(Message, frozen=True, kw_only=True, tag=True):

@@ -31,7 +31,7 @@ from compactd.coordinator.metrics_document import metrics_markdown
 from compactd.coordinator.metrics_table import BY_NAME, METRICS, PARTITION_METRICS
 from compactd.storage.names import TopicPartition
 from compactd.workers.cleaning_messages import CleanDone, CleanProgress
-from compactd.workers.messages import BrokerCounts
+from compactd.workers.messages import BrokerCounts, Throttles
 from compactd.workers.partition_messages import PartitionState, SegmentState
 from tests.coordinator.serving import until
 from tests.scripts.daemons import RunningDaemon
@@ -333,6 +333,20 @@ def test_what_brokers_count_of_their_clients_adds_up(metrics: Metrics) -> None:
     assert value(metrics, "compactd_transactions_committed_total") == 5
     assert value(metrics, "compactd_transactions_aborted_total") == 3
     assert value(metrics, "compactd_transactions_timed_out_total") == 1
+
+
+def test_what_quotas_and_the_authorizer_said_adds_up(metrics: Metrics) -> None:
+    for quota in Throttles:
+        assert value(metrics, "compactd_throttles_total", quota=str(quota)) == 0
+    throttles = {"produce": (2, 1500), "request": (1, 20)}
+    metrics.observe(BrokerCounts(worker=0, throttles=throttles, allowed=5, denied=2, acls=3))
+    metrics.observe(BrokerCounts(worker=1, throttles={"produce": (1, 500)}, allowed=1, acls=4))
+    for quota, count, seconds in (("produce", 3, 2.0), ("request", 1, 0.02), ("fetch", 0, 0)):
+        assert value(metrics, "compactd_throttles_total", quota=quota) == count
+        assert value(metrics, "compactd_throttle_seconds_total", quota=quota) == seconds
+    assert value(metrics, "compactd_authorizations_total", result="allowed") == 6
+    assert value(metrics, "compactd_authorizations_total", result="denied") == 2
+    assert value(metrics, "kafka_server_plugins_acls_total_count") == 4
 
 
 def test_dead_cleaners_are_those_that_were_given_up(metrics: Metrics) -> None:

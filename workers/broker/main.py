@@ -25,6 +25,7 @@ from compactd.workers.broker.loading import Loading
 from compactd.workers.broker.moves import Moves
 from compactd.workers.broker.partitions import Partitions
 from compactd.workers.broker.peers import Peers
+from compactd.workers.broker.quotas.counts import ThrottleCounts
 from compactd.workers.broker.requests import load_handlers
 from compactd.workers.broker.security.authorizer import Authorizer
 from compactd.workers.broker.security.login_counts import LoginCounts
@@ -224,7 +225,9 @@ class Broker:
                 open_transactions=sum(
                     each.state is State.ONGOING for shard in coordinated for each in shard.by_id.values()
                 ),
+                throttles=self.context.part(ThrottleCounts).take(),
                 **self.context.part(TransactionCounts).take(),
+                **self.context.part(Authorizer).take(),
             )
         )
         self._plan_counts()

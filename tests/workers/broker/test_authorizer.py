@@ -72,6 +72,20 @@ def test_without_an_authorizer_everybody_may_do_everything() -> None:
     assert world.authorizer.cluster_operations(header()) == 8096
 
 
+def test_what_was_allowed_and_denied_is_counted_until_it_is_told() -> None:
+    world = World()
+    assert world.authorizer.take() == {"allowed": 0, "denied": 0, "acls": 0}
+    world.acls(acl(Operation.READ), acl(Operation.WRITE, permission=Permission.DENY))
+    for operation in (Operation.READ, Operation.READ, Operation.WRITE, Operation.ALTER):
+        world.allows(operation)
+    world.allows(Operation.WRITE, log=False)
+    assert world.authorizer.take() == {"allowed": 2, "denied": 3, "acls": 2}
+    assert world.authorizer.take() == {"allowed": 0, "denied": 0, "acls": 2}
+    open_to_all = World(authorizer_class_name="")
+    open_to_all.allows(Operation.READ)
+    assert open_to_all.authorizer.take() == {"allowed": 0, "denied": 0, "acls": 0}
+
+
 def test_nobody_may_do_anything_unless_an_acl_says_so() -> None:
     world = World()
     assert not world.allows(Operation.READ)

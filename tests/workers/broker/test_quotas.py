@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from compactd.workers.broker import main
 from compactd.workers.broker.quotas.clients import ClientQuotas
 from compactd.workers.broker.quotas.connections import ConnectionQuotas, literal_address, plain_address
+from compactd.workers.broker.quotas.counts import ThrottleCounts
 from compactd.workers.broker.quotas.limits import ClientLimits
 from compactd.workers.broker.quotas.rates import Rates, Windows
+from compactd.workers.broker.requests import Peer
 from compactd.workers.catalogue_update import ClientQuota
+from compactd.workers.messages import BrokerCounts, Throttles
 from tests.workers.broker.batches import FETCH, PRODUCE, batch, fetch_body, produce_body
 from tests.workers.broker.catalogue_harness import CatalogueBroker
 from tests.workers.broker.harness import InProcessBroker, RawClient
@@ -107,6 +111,56 @@ def test_a_throttled_connection_stays_unread_and_others_do_not(broker: Catalogue
         assert int.from_bytes(client.receive_frame()[:4], "big") == sent
         assert time.monotonic() - begun >= told / 1000
         assert broker.in_loop(lambda context: context.part(ClientQuotas).throttled) == 1
+
+
+def test_what_made_clients_wait_is_told_to_the_coordinator(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main, "_COUNT_SECONDS", 0.05)
+    with CatalogueBroker([log_dir]) as broker, broker.connect() as admin, broker.connect() as client:
+        limit(admin, {"client-id": "raw"}, controller_mutation_rate=0.1)
+        limit(admin, {"ip": "192.0.2.1"}, connection_creation_rate=1)
+        waits = 0
+        while not waits:
+            waits = broker.in_loop(lambda context: context.part(ConnectionQuotas).throttled("192.0.2.1", "PLAINTEXT"))
+        topics = [{"name": name, "num_partitions": 5, "replication_factor": 1} for name in ("a", "b")]
+        told_of = [_ms(client.ask(CREATE_TOPICS, 6, {"topics": [topic], "timeout": 10_000})) for topic in topics]
+        assert told_of[-1] > 0
+        with broker.connect() as other:
+            limit(admin, {"user": "ANONYMOUS", "client-id": "raw"}, request_percentage=0.0001)
+            of_time = _ms(other.ask(METADATA, 9, {"topics": None}))
+        found: dict[str, tuple[int, int]] = {}
+        while len(found) < 3:
+            told = broker.channel.wait_for(lambda message: isinstance(message, BrokerCounts))
+            for quota, (count, milliseconds) in told.throttles.items():
+                before = found.get(quota, (0, 0))
+                found[quota] = (before[0] + count, before[1] + milliseconds)
+        assert found["connection"] == (1, waits)
+        assert found["controller_mutation"] == (len([each for each in told_of if each]), sum(told_of))
+        assert found["request"][0] >= 1
+        assert found["request"][1] >= of_time
+        assert broker.in_loop(lambda context: context.part(ThrottleCounts).take()).keys() <= {"request"}
+
+
+def test_the_longer_of_two_pauses_is_counted(broker: CatalogueBroker) -> None:
+    def counted(work: Callable[..., Any]) -> dict[str, tuple[int, int]]:
+        def run(context: Any) -> dict[str, tuple[int, int]]:
+            counts = context.part(ThrottleCounts)
+            counts.take()
+            work(context.part(ClientQuotas))
+            taken: dict[str, tuple[int, int]] = counts.take()
+            return taken
+
+        found: dict[str, tuple[int, int]] = broker.in_loop(run)
+        return found
+
+    peer = Peer("127.0.0.1", 1)
+    for kind, of_kind, of_time, expected in (
+        (Throttles.PRODUCE, 30, 20, {"produce": (1, 30)}),
+        (Throttles.FETCH, 20, 30, {"request": (1, 30)}),
+        (Throttles.FETCH, 30, 30, {"fetch": (1, 30)}),
+        (Throttles.CONTROLLER_MUTATION, 0, 0, {}),
+    ):
+        asked = (peer, kind, of_kind, of_time)
+        assert counted(lambda quotas, asked=asked: quotas._mute(*asked)) == expected
 
 
 def test_without_an_answer_bytes_count_and_mute_as_well(broker: CatalogueBroker) -> None:

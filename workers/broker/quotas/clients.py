@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from compactd.workers.broker.api_keys import WRITE_TXN_MARKERS
+from compactd.workers.broker.quotas.counts import ThrottleCounts
 from compactd.workers.broker.quotas.limits import (
     CONSUMER_BYTE_RATE,
     PRODUCER_BYTE_RATE,
@@ -21,6 +22,7 @@ from compactd.workers.broker.quotas.limits import (
     Limit,
 )
 from compactd.workers.broker.quotas.rates import Rates, Windows
+from compactd.workers.messages import Throttles
 from compactd.workers.quota_messages import Mutation
 
 if TYPE_CHECKING:
@@ -135,6 +137,7 @@ class ClientQuotas:
         #: Answers that told a client to keep still, and for how many milliseconds in all.
         self.throttled = 0
         self.throttled_ms = 0
+        self._counts = context.part(ThrottleCounts)
 
     def _current(self) -> bool:
         """Takes up changed quotas; whether there are any."""
@@ -182,18 +185,18 @@ class ClientQuotas:
         What the answer tells; the connection is muted for as long.
         """
         if header.peer.work is None:
-            return self._mute(header.peer, other_ms)
-        return self._mute(header.peer, max(other_ms, self._time_throttle_ms(header, self._now_ms(), inside=inside)))
+            return self._mute(header.peer, Throttles.CONTROLLER_MUTATION, other_ms, 0)
+        of_time = self._time_throttle_ms(header, self._now_ms(), inside=inside)
+        return self._mute(header.peer, Throttles.CONTROLLER_MUTATION, other_ms, of_time)
 
     def produced(self, header: RequestHeader, acks: int) -> int:
         """A Produce, at the end of its work: what the answer tells. Without an answer the time is not counted."""
         if not self._seen:
             return 0
         now_ms = self._now_ms()
-        found = self._produced.throttle_ms(header, header.size, now_ms)
-        if acks != 0:
-            found = max(found, self._time_throttle_ms(header, now_ms, inside=True))
-        return self._mute(header.peer, found)
+        of_bytes = self._produced.throttle_ms(header, header.size, now_ms)
+        of_time = self._time_throttle_ms(header, now_ms, inside=True) if acks != 0 else 0
+        return self._mute(header.peer, Throttles.PRODUCE, of_bytes, of_time)
 
     def most_fetched(self, header: RequestHeader) -> int | None:
         """Bytes that one Fetch may give: what all windows have room for. None: no limit."""
@@ -209,14 +212,17 @@ class ClientQuotas:
             return 0
         now_ms = self._now_ms()
         of_time = self._time_throttle_ms(header, now_ms, inside=True)
-        found = max(of_time, self._fetched.throttle_ms(header, size, now_ms))
-        if found > 0:
+        of_bytes = self._fetched.throttle_ms(header, size, now_ms)
+        if max(of_time, of_bytes) > 0:
             # They are not sent, so they don't count.
             self._fetched.count(header, -size, now_ms)
-        return self._mute(header.peer, found)
+        return self._mute(header.peer, Throttles.FETCH, of_bytes, of_time)
 
-    def _mute(self, peer: Peer, milliseconds: int) -> int:
+    def _mute(self, peer: Peer, kind: Throttles, of_kind: int, of_time: int) -> int:
+        """The longer of both pauses: that of a quota of this kind, and that of the quota of time."""
+        milliseconds = max(of_kind, of_time)
         if milliseconds > 0:
+            self._counts.count(kind if of_kind >= of_time else Throttles.REQUEST, milliseconds)
             self.throttled += 1
             self.throttled_ms += milliseconds
             peer.muted_until = self._context.loop.time() + milliseconds / 1000

@@ -12,9 +12,11 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from compactd.config.connection_limits import parse_overrides
+from compactd.workers.broker.quotas.counts import ThrottleCounts
 from compactd.workers.broker.quotas.limits import CONNECTION_CREATION_RATE, IP
 from compactd.workers.broker.quotas.rates import Rate, Rates, Windows
 from compactd.workers.broker.security.listeners import Listeners
+from compactd.workers.messages import Throttles
 
 if TYPE_CHECKING:
     from compactd.config.settings import DaemonConfig
@@ -40,6 +42,7 @@ class ConnectionQuotas:
         self._config: DaemonConfig | None = None
         self._most_by_address: dict[str, int] = {}
         self._addresses: dict[str, str | None] = {}
+        self._counts = context.part(ThrottleCounts)
 
     def _now_ms(self) -> int:
         return int(self._context.clock.monotonic() * 1000)
@@ -103,6 +106,8 @@ class ConnectionQuotas:
                     rate = self._taken[name] = Rate(self.windows)
                 rate.record(1, now_ms)
                 throttle_ms = max(throttle_ms, self._bounded(rate, limit, now_ms))
+        if throttle_ms:
+            self._counts.count(Throttles.CONNECTION, throttle_ms)
         return throttle_ms
 
     def throttled(self, address: str, listener: str) -> int:
@@ -115,6 +120,7 @@ class ConnectionQuotas:
         rate.record(1, now_ms)
         throttle_ms = self._bounded(rate, limit, now_ms)
         if throttle_ms:
+            self._counts.count(Throttles.CONNECTION, throttle_ms)
             # What is turned away counts for nobody.
             rate.record(-1, now_ms)
             for name in ("", listener):

@@ -94,6 +94,13 @@ class Authorizer:
         #: The second that is counted, what was logged in it, and what was not.
         self._second = 0
         self._told = self._untold = 0
+        #: Questions since it was told last: answered with no, and with yes.
+        self._answered = [0, 0]
+
+    def take(self) -> dict[str, int]:
+        """How often clients were allowed something, and how often not, which it forgets; and how many ACLs there are now."""
+        (denied, allowed), self._answered = self._answered, [0, 0]
+        return {"allowed": allowed, "denied": denied, "acls": len(self._image.acls)}
 
     def introduce(self) -> None:
         """Says what it goes by, when a broker starts. ACLs that nobody goes by, as of another broker's disks, are a warning."""
@@ -129,6 +136,7 @@ class Authorizer:
         if allowed is None:
             allowed = self._decide(question)
             _remember(self._decided, question, allowed)
+        self._answered[allowed] += 1
         if log and not allowed:
             self._log_refusal(question, header)
         return allowed
