@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from compactd.workers.broker.decoding import MalformedRequestError
 from compactd.workers.broker.quotas.clients import ClientQuotas
 from compactd.workers.broker.requests import CLOSE, Encoded, Peer, SendsFile, answer, total_size
+from compactd.workers.broker.senders import LARGE, Piece, bound_buffer
 
 if TYPE_CHECKING:
     from compactd.workers.broker.context import Context
@@ -76,6 +77,8 @@ class Connection:
         #: Answers, or a part of one, that are ready to be sent.
         self._out = bytearray()
         self._is_flush_planned = False
+        #: Its send buffer was seen to, which large answers are worth.
+        self._is_bounded = False
         #: Among the server's `waiting`.
         self._is_woken = False
         #: When something was received or sent last, and whether a request is being served (loop time, seconds).
@@ -375,6 +378,12 @@ class Connection:
 
     async def _send_file(self, part: SendsFile) -> None:
         position, left = part.position, part.length
+        if left >= LARGE and not self._is_bounded:
+            self._is_bounded = True
+            if self._server.context.config.socket_send_buffer_bytes == -1:
+                bound_buffer(self._socket)
+        if left >= LARGE and self.peer.work is None:  # where a quota counts the time of a request, the loop sends
+            position, left = await self._send_in_thread(part)
         while left:
             try:
                 sent = os.sendfile(self._fd, part.fileno(), position, min(left, _SEND_AT_ONCE))
@@ -382,11 +391,26 @@ class Connection:
                 await self._writable()
                 continue
             if sent == 0:
-                _LOGGER.error("a segment is shorter than it was when it was read; the connection is closed")
-                raise Disconnected
+                raise _cut_short()
             self.last_active = self._loop.time()
             position += sent
             left -= sent
+
+    async def _send_in_thread(self, part: SendsFile) -> tuple[int, int]:
+        """Where the rest begins that is better sent by the loop, because the client is slow, and its length."""
+        senders = self._server.senders
+        piece = Piece(senders, self._fd, part.fileno(), part.position, part.length)
+        while True:
+            before = piece.left
+            await senders.turn(piece)
+            if piece.left < before:
+                self.last_active = self._loop.time()
+            if piece.is_cut:
+                raise _cut_short()
+            if piece.left == 0 or piece.is_slow:
+                return piece.position, piece.left
+            if piece.is_full:
+                await self._writable()
 
     async def _writable(self) -> None:
         future = self._loop.create_future()
@@ -395,6 +419,11 @@ class Connection:
             await future
         finally:
             self._loop.remove_writer(self._fd)
+
+
+def _cut_short() -> Disconnected:
+    _LOGGER.error("a segment is shorter than it was when it was read; the connection is closed")
+    return Disconnected()
 
 
 def _done(future: asyncio.Future[None]) -> None:

@@ -16,6 +16,7 @@ from compactd.workers.broker.quotas.connections import ConnectionQuotas, plain_a
 from compactd.workers.broker.requests import Peer
 from compactd.workers.broker.security.listeners import Listeners
 from compactd.workers.broker.security.sasl import SaslSession
+from compactd.workers.broker.senders import Senders
 from compactd.workers.broker.tls_connection import TlsConnection
 
 _LOGGER = logging.getLogger(__name__)
@@ -83,6 +84,7 @@ class Server:
         self.loop = asyncio.get_running_loop()
         self.scratch = bytearray(_RECEIVE_BYTES)
         self.budget = Budget(limits.queued_max_bytes)
+        self.senders = Senders()
         #: Listening sockets with the names of their listeners.
         self._listening: dict[socket.socket, str] = {}
         self._connections: set[Connection] = set()
@@ -277,6 +279,7 @@ class Server:
             connection.close()
         for connection in connections:
             await connection.closed()
+        self.senders.close()
 
 
 def _set_buffer(of: socket.socket, which: int, size: int) -> None:
