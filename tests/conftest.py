@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,9 @@ _KEPT = ("COMPACTD_ORACLE_",)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Whoever runs the tests in the background may have them ignore Ctrl-C, and with them what they start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in list(os.environ):
         if name.startswith("COMPACTD_") and not name.startswith(_KEPT):
             del os.environ[name]

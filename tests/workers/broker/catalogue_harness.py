@@ -49,6 +49,8 @@ class CatalogueBroker(InProcessBroker):
         )
         self.catalogue = Catalogue.open(CatalogueSetup(tuple(map(Path, self.log_dirs)), {}, parts, self.clock))
         self._assigned: set[tuple[str, str, int]] = set()
+        #: Changes whose new partitions are being loaded, by the request that has them loaded.
+        self._unanswered: dict[int, CatalogueChanged] = {}
 
     def __enter__(self) -> CatalogueBroker:
         super().__enter__()
@@ -94,6 +96,8 @@ class CatalogueBroker(InProcessBroker):
 
     def _catalogue(self, message: Message) -> None:
         """Answers what the broker asks of the catalogue; called in the broker's thread."""
+        if isinstance(message, PartitionsReady) and message.request_id in self._unanswered:
+            self.channel.put(self._unanswered.pop(message.request_id))
         if not isinstance(message, CatalogueChange):
             return
         try:
@@ -101,6 +105,7 @@ class CatalogueBroker(InProcessBroker):
         except Exception as error:
             self.channel.put(Failed(request_id=message.request_id, error=type(error).__name__, message=str(error)))
             raise
+        answer, loading = CatalogueChanged(request_id=message.request_id, results=outcome.results), 0
         if outcome.update is not None:
             gone = [key for key in self._assigned if key[0] in outcome.update.deleted]
             self._assigned.difference_update(gone)
@@ -108,5 +113,9 @@ class CatalogueBroker(InProcessBroker):
                 names = tuple(f"{topic}-{partition}" for topic, _, partition in gone)
                 self.channel.put(ReleasePartitions(request_id=self.next_id(), partitions=names))
             self.channel.put(outcome.update)
-            self._assign(outcome.update)
-        self.channel.put(CatalogueChanged(request_id=message.request_id, results=outcome.results))
+            loading = self._assign(outcome.update)
+        # As the coordinator does: whoever asked is answered when the new partitions are loaded.
+        if loading:
+            self._unanswered[loading] = answer
+        else:
+            self.channel.put(answer)
