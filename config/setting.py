@@ -244,7 +244,15 @@ def _integer(text: str, unit: Unit, scale: int, units: bool) -> int:
     if re.fullmatch(r"[+-]?[0-9]{1,40}", text):
         return int(text)
     if units and unit in (Unit.MS, Unit.BYTES):
-        number = parse_duration(text) if unit is Unit.MS else parse_size(text)
+        try:
+            number = parse_duration(text) if unit is Unit.MS else parse_size(text)
+        except ValueError:
+            if scale == 1:
+                raise
+            # A plain number counts what the name says: log.retention.hours=168.
+            raise ValueError(
+                f"not a whole number of {format_duration(scale)}, nor a duration such as 12h, 7d, 2w"
+            ) from None
         if number % scale:
             raise ValueError(f"must be a whole number of {format_duration(scale)}")
         return number // scale

@@ -128,6 +128,7 @@ def test_yaml_has_broker_level_topic_level_and_single_topics_settings(tmp_path: 
         ("remote.storage.enable: true", "a topic-level Kafka setting"),
         ("segment.bytes: 1KiB", "must be 1048576 or more"),
         ("log.retention.hours: 90m", "whole number of 1h"),
+        ("log.retention.hours: soon", "not a whole number of 1h, nor a duration such as 12h, 7d, 2w"),
         ("segment.ms: 1.5x", "unknown unit 'x'"),
         ("log: {cleaner: {threads: 2}}", "write names in full"),
         ("retention.ms:", "needs a single value"),
