@@ -111,6 +111,10 @@ class StorageIOError(CompactdError):
     exit_code = EXIT_IO
 
 
+class ConnectionFailedError(StorageIOError):
+    """{path}: {action} failed: {reason}."""
+
+
 class LogError(CompactdError):
     """{path}: {detail}."""
 

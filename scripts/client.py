@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from compactd.config.errors import RefusedError, ServerError, StorageIOError, UsageError
+from compactd.config.errors import ConnectionFailedError, RefusedError, ServerError, StorageIOError, UsageError
 from compactd.config.listeners import format_address, parse_address
 from compactd.scripts.login import Login, refused
 from compactd.storage.records.batch import Batch, iter_batches
@@ -164,7 +164,7 @@ class Connection:
                 raise _failed(self.address, "waiting for its answer", error) from None
             if not part:
                 hint = "" if self._is_known else "; a listener that asks for a login or for TLS needs --command-config"
-                raise StorageIOError(
+                raise ConnectionFailedError(
                     path=self.address, action="waiting for its answer", reason=f"it closed the connection{hint}"
                 )
             data += part
@@ -290,7 +290,9 @@ class KafkaClient:
             ready, _, _ = select.select(list(waiting), [], [], max(end - time.monotonic(), 0))
             if not ready:
                 address = next(iter(waiting.values())).address
-                raise StorageIOError(path=address, action="waiting for its answer", reason="it did not answer in time")
+                raise ConnectionFailedError(
+                    path=address, action="waiting for its answer", reason="it did not answer in time"
+                )
             for each in ready:
                 answer = waiting.pop(each).receive(api_keys.FETCH)
                 if answer.error_code:
@@ -373,6 +375,6 @@ def _listed(numbers: Iterable[int]) -> str:
     return f"0 to {found[-1]}" if found == list(range(len(found))) and len(found) > 2 else ", ".join(map(str, found))
 
 
-def _failed(address: str, action: str, error: OSError) -> StorageIOError:
+def _failed(address: str, action: str, error: OSError) -> ConnectionFailedError:
     reason = "it did not answer in time" if isinstance(error, TimeoutError) else (error.strerror or str(error))
-    return StorageIOError(path=address, action=action, reason=reason)
+    return ConnectionFailedError(path=address, action=action, reason=reason)

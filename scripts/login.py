@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compactd.config.errors import ServerError, StorageIOError, UsageError
+from compactd.config.errors import ConnectionFailedError, ServerError, UsageError
 from compactd.config.jaas import parse_jaas
 from compactd.config.listener_settings import MECHANISMS, PLAIN
 from compactd.config.listeners import SecurityProtocol
@@ -134,6 +134,6 @@ def _context(path: Path, settings: Mapping[str, str]) -> ssl.SSLContext:
     return context
 
 
-def refused(address: str, what: str) -> StorageIOError:
+def refused(address: str, what: str) -> ConnectionFailedError:
     """A login that failed, in the server's words."""
-    return StorageIOError(path=address, action="logging in", reason=what)
+    return ConnectionFailedError(path=address, action="logging in", reason=what)

@@ -88,6 +88,7 @@ def test_who_does_not_log_in_is_told_how(daemons: dict[str, RunningDaemon], run:
         result = run("consume", "t", "--from-beginning", "--until-end", "--run-dir", daemon.run_dir)
         assert result.exit_code == 4
         assert "needs --command-config" in result.stderr
+        assert "check the disk" not in result.stderr
 
 
 def test_a_server_that_is_not_the_one_that_it_should_be(
