@@ -234,7 +234,8 @@ class Daemon:
             self._fatal = error
             _log.error(str(error))
         if self._stopping is None:
-            self.stop(str(error))
+            # Not the error again: every process that ends says why.
+            self.stop("compactd cannot go on")
 
     @property
     def is_stopping(self) -> bool:

@@ -75,7 +75,7 @@ class LogDirs:
             self.release()
             raise
         if not self._sessions:
-            why = "; ".join(self.offline.values())
+            why = "; ".join(self.offline.values()).rstrip(".")
             raise RefusedError(path=self.paths[0], reason=f"no log dir can be used: {why}", advice="Mend one at least.")
 
     @property

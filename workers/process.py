@@ -104,7 +104,9 @@ def _run(channel: Channel, kind: Kind) -> int:
         return EXIT_BOOT
     except CompactdError as error:
         _log.error(str(error))
-        channel.send(Failed(request_id=0, error=type(error).__name__, message=str(error)))
+        # What becomes of a worker that cannot run, the coordinator says.
+        said = str(error.detail) if isinstance(error, WorkerBootError) else str(error)
+        channel.send(Failed(request_id=0, error=type(error).__name__, message=said))
         return EXIT_BOOT if isinstance(error, WorkerBootError) else 1
     except Exception as error:
         _log.exception("a bug ended this worker")

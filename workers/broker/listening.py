@@ -33,7 +33,7 @@ def _bind(endpoint: Endpoint) -> socket.socket:
         family, kind, protocol, _, address = found[0]
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise WorkerBootError(detail=f"{what}: {error}") from error
+        raise WorkerBootError(detail=f"{what}: {error.strerror or error}") from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6 and not host:
@@ -41,5 +41,5 @@ def _bind(endpoint: Endpoint) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         listener.close()
-        raise WorkerBootError(detail=f"{what}: {error}") from error
+        raise WorkerBootError(detail=f"{what}: {error.strerror or error}") from error
     return listener
