@@ -44,6 +44,9 @@ def connect(config: Path | None, run_dir: Path | None) -> ControlClient:
         found = running_dirs()
         if len(found) > 1:
             listed = ", ".join(map(str, found))
-            raise UsageError(detail=f"{len(found)} daemons are running: name one with --run-dir, of {listed}")
+            raise UsageError(
+                detail=f"{len(found)} daemons are running: name one with --config, the file that it was started with, or "
+                f"with --run-dir, of {listed}"
+            )
         wanted = found[0] if found else wanted
     return ControlClient(wanted)
