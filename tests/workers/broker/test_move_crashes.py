@@ -1,8 +1,9 @@
 """The whole daemon dies at every file operation of a move: with the next start one copy is the partition, with every record."""
 
-from __future__ import gc
+from __future__ import annotations
 
 import contextlib
+import gc
 import time
 from pathlib import Path
 
