@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Iterable, Mapping
@@ -103,7 +104,11 @@ class Connection:
         try:
             self.socket = login.encrypted(self.socket, host)
         except OSError as error:
-            raise _failed(self.address, "connecting with TLS", error) from None
+            failed = _failed(self.address, "connecting with TLS", error)
+            if isinstance(error, (ssl.SSLEOFError, ConnectionError)):
+                hint = "; a listener without TLS hangs up like this: --bootstrap-server names another"
+                failed = ConnectionFailedError(**{**failed.fields, "reason": failed.reason + hint})
+            raise failed from None
         if login.mechanism:
             answer = self.ask(api_keys.SASL_HANDSHAKE, {"mechanism": login.mechanism})
             if answer.error_code:

@@ -102,6 +102,16 @@ def test_a_server_that_is_not_the_one_that_it_should_be(
     assert "connecting with TLS" in result.stderr
 
 
+def test_a_listener_without_tls_is_told_from_a_wrong_certificate(
+    daemons: dict[str, RunningDaemon], certificates: Certificates, run: Callable[..., Result], tmp_path: Path
+) -> None:
+    path = _settings(tmp_path, "SASL_SSL", "PLAIN", "sesame", certificates)
+    login = ("--command-config", path, "--run-dir", daemons["SASL_PLAINTEXT"].run_dir)
+    result = run("consume", "t", "--from-beginning", "--until-end", *login)
+    assert result.exit_code == 4
+    assert "--bootstrap-server names another" in result.stderr
+
+
 def test_a_server_has_to_know_the_password() -> None:
     login = Login(mechanism="SCRAM-SHA-256", user="al", password="sesame")
     for first in (b"", b"r=x", b"r=other,s=QQ==,i=4096", b"s=*,i=1"):
