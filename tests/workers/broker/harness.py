@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import logging
 import os
 import queue
 import socket
@@ -121,6 +122,15 @@ class FakeChannel:
         os.close(self._readable)
 
 
+def _report(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Tells of what nobody waited for, without a traceback.
+
+    Tasks that a crash ended tell it when they are collected, wherever the interpreter is then; and CPython 3.11 cannot
+    parse a source for a traceback while it parses another (SystemError: AST constructor recursion depth mismatch).
+    """
+    logging.getLogger("asyncio").error("%s: %r", context["message"], context.get("exception"))
+
+
 class InProcessBroker:
     """`with InProcessBroker(log_dirs) as broker:` a broker that owns the topics that `create` made."""
 
@@ -166,6 +176,7 @@ class InProcessBroker:
             self.failure = error
 
     async def _serve(self, executor: ThreadPoolExecutor) -> Stopped:
+        asyncio.get_running_loop().set_exception_handler(_report)
         self._broker = main.Broker(self.channel, self.clock, executor)
         return await self._broker.serve()
 

@@ -39,8 +39,13 @@ def _values(client: RawClient, count: int) -> list[bytes | None]:
 
 
 def _complaints(kafka: Broker) -> list[str]:
-    """But for that the disk is slow, which it is where many tests run at once."""
-    return [line for line in kafka.complaints() if "EventPerformanceMonitor" not in line]
+    """But for two: the disk is slow, which it is where many tests run at once; and a race of Kafka's own.
+
+    Where its thread has put the copy in place before the controller's answer to the assignment is handled, the handler finds no
+    state to update and says so (NullPointerException in ReplicaAlterLogDirsThread.updateReassignmentState). The move is done.
+    """
+    own = ("EventPerformanceMonitor", "AssignmentsManager id=1] handleResponse: unexpected callback exception")
+    return [line for line in kafka.complaints() if not any(each in line for each in own)]
 
 
 def _settled(client: RawClient, dirs: Sequence[Path]) -> Path:
