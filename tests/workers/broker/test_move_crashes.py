@@ -76,7 +76,12 @@ def look(root: Path, written: list[bytes], where: str) -> None:
         (log_dir / ".lock").unlink(missing_ok=True)
     with CatalogueBroker(dirs, {"cleaner.free.space.margin": 0}, clean=False) as broker, broker.connect() as client:
         end = time.monotonic() + _SECONDS
-        while broker.partition("t").moving_to or any(path.name.endswith(names.FUTURE_DIR) for path in root.glob("*/*")):
+        # The note of where a copy came from is the last thing to go.
+        while (
+            broker.partition("t").moving_to
+            or any(path.name.endswith(names.FUTURE_DIR) for path in root.glob("*/*"))
+            or any(root.glob(f"*/t-0/{MOVED_FROM}"))
+        ):
             assert time.monotonic() < end, where
             time.sleep(0.002)
         found: list[bytes | None] = [record.value for record in records_of(fetch(client, 0, "t").records)]
