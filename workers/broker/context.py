@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -105,6 +105,13 @@ class Context:
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     _on_stop: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     _on_topics_gone: list[Callable[[list[str]], None]] = field(default_factory=list)
+
+    def leaders_told(self, node_ids: Collection[int], listener: str) -> list[tuple[int, str, int, str | None]]:
+        """Node id, host, port and rack of these nodes, as clients of a listener reach them."""
+        nodes = self.image.nodes_at(listener) if node_ids else ()
+        return [
+            (node.node_id, node.host, node.port, self.config.broker_rack) for node in nodes if node.node_id in node_ids
+        ]
 
     def part(self, kind: type[_Part]) -> _Part:
         """The broker's one instance of a class, made as `kind(context)` when it is first asked for."""

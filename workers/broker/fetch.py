@@ -298,9 +298,7 @@ class _Reading:
             if not topics or (topics[-1].topic_id if is_id else topics[-1].name) != wanted.topic:
                 topics.append(FetchedTopic("", wanted.topic, []) if is_id else FetchedTopic(wanted.topic, None, []))  # type: ignore[arg-type]
             topics[-1].partitions.append(result)
-        nodes = self.context.image.nodes_at(self.peer.listener) if self.leaders else ()
-        rack = self.context.config.broker_rack
-        endpoints = [(node.node_id, node.host, node.port, rack) for node in nodes if node.node_id in self.leaders]
+        endpoints = self.context.leaders_told(self.leaders, self.peer.listener)
         return encode_fetch(self.version, topics, session_id=self.plan.session_id, endpoints=endpoints)
 
     def told(self) -> None:

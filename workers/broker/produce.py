@@ -127,10 +127,7 @@ async def produce(context: Context, header: RequestHeader, request: ProduceReque
     throttle_ms = quotas.produced(header, request.acks)
     if request.acks == 0:
         return None
-    nodes = context.image.nodes_at(header.peer.listener) if leaders else ()
-    endpoints = [
-        (node.node_id, node.host, node.port, context.config.broker_rack) for node in nodes if node.node_id in leaders
-    ]
+    endpoints = context.leaders_told(leaders, header.peer.listener)
     return Encoded([encode_produce(header.version, results, endpoints, throttle_ms)])
 
 

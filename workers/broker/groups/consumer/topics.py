@@ -13,8 +13,9 @@ _MASK = (1 << 64) - 1
 
 
 def _hashed_rack(rack: str) -> bytes:
-    size, data = len(rack.encode("utf-16-le", "surrogatepass")) // 2, rack.encode("utf-16-le", "surrogatepass")
-    return size.to_bytes(4, "little") + data + size.to_bytes(4, "little")
+    data = rack.encode("utf-16-le", "surrogatepass")
+    size = (len(data) // 2).to_bytes(4, "little")
+    return size + data + size
 
 
 class Topics:
