@@ -12,10 +12,12 @@ from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
+from kafka.errors import KafkaTimeoutError
 
 from compactd.coordinator.control_messages import CleanNow, Done, GetStatus, PartitionStatus, Status
 from compactd.workers.clock import write_offset
 from tests.coordinator.serving import PATIENCE_SECONDS, Serving, until
+from tests.ports import free_ports
 
 # What a client says of brokers that are killed is no news here.
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
@@ -46,7 +48,12 @@ class Daemon(Serving):
         self.moved_ms = 0
         self._clock = clock
         quick = {name: value for name, value in _QUICK.items() if name.replace(".", "_") not in settings}
-        super().__init__(directory, **{"test.clock.file": str(clock), "broker_workers": 1, **quick, **settings})
+        workers = settings.get("broker_workers", 1)
+        assert isinstance(workers, int)
+        # The same when it comes back, or one of its workers does.
+        listeners = f"PLAINTEXT://127.0.0.1:{free_ports(workers)[0]}"
+        given = {"test.clock.file": str(clock), "broker_workers": workers, "listeners": listeners, **quick, **settings}
+        super().__init__(directory, **given)
 
     def spawn(self) -> subprocess.Popen[str]:
         with open(self.directory / "log", "a") as log:
@@ -179,6 +186,15 @@ class Daemon(Serving):
         return {worker.name: worker.pid for worker in self.status().workers if worker.pid is not None}
 
 
+def close_producer(producer: KafkaProducer, seconds: float) -> None:
+    """Ends its thread too where records are left after that time: its own `close` raises then, and goes on connecting."""
+    try:
+        producer.close(timeout=seconds)
+    except KafkaTimeoutError:
+        producer._sender.force_close()
+    producer._sender.join()
+
+
 def tool(classpath: str, name: str, *arguments: str, stdin: str = "", expect: int = 0) -> str:
     """Runs one of Kafka's console tools; what it printed."""
     done = subprocess.run(
@@ -194,4 +210,4 @@ def tool(classpath: str, name: str, *arguments: str, stdin: str = "", expect: in
     return done.stdout
 
 
-__all__ = ["PATIENCE_SECONDS", "Daemon", "tool", "until"]
+__all__ = ["PATIENCE_SECONDS", "Daemon", "close_producer", "tool", "until"]

@@ -12,7 +12,7 @@ from typing import Any
 
 from kafka import KafkaProducer
 
-from tests.daemon.daemons import PATIENCE_SECONDS, Daemon
+from tests.daemon.daemons import PATIENCE_SECONDS, Daemon, close_producer
 
 #: Between sends: a load that leaves this machine room for the daemon.
 _PAUSE_SECONDS = 0.002
@@ -53,7 +53,7 @@ class Load:
             if kind is None:
                 self._producer.flush(timeout=2 * PATIENCE_SECONDS)
         finally:
-            self._producer.close(timeout=5 if kind is None else 0)
+            close_producer(self._producer, 5 if kind is None else 0)
             del self._producer
             # A connection that was being made just then is only closed with its last reference.
             gc.collect()

@@ -17,7 +17,8 @@ from kafka.errors import KafkaError
 from compactd.coordinator.control_messages import GetStatus, Status, WorkerStatus
 from tests.coordinator.serving import until
 from tests.daemon.daemons import Daemon
-from tests.daemon.test_security import _free_ports, _login
+from tests.daemon.test_security import _login
+from tests.ports import free_ports
 from tests.workers.broker.harness import RawClient
 from tests.workers.broker.sasl_client import log_in
 
@@ -119,7 +120,7 @@ def _worker(daemon: Daemon, number: int) -> WorkerStatus:
 
 @pytest.mark.kafka
 def test_users_do_what_acls_let_them_on_every_worker(oracle_classpath: str, tmp_path: Path) -> None:
-    port = _free_ports(2)
+    port = free_ports(2)[0]
     acls = _acls(oracle_classpath, tmp_path, port)
     with Daemon(tmp_path, **_settings(port)) as daemon:
         admin = KafkaAdminClient(**_as(port, "root"))

@@ -5,30 +5,21 @@ from __future__ import annotations
 import os
 import random
 import signal
-import socket
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.daemon.daemons import Daemon, until
+from tests.daemon.daemons import PATIENCE_SECONDS, Daemon, close_producer, until
 from tests.daemon.load import Load
 
 _PARTITIONS = 2
 _KILLS = 3
 
 
-def free_port() -> int:
-    """One that stays the same when the daemon comes back."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def serving(directory: Path) -> Daemon:
     return Daemon(
         directory,
-        listeners=f"PLAINTEXT://127.0.0.1:{free_port()}",
         log_flush_interval_messages=1,
         log_retention_check_interval_ms=500,
     )
@@ -105,10 +96,12 @@ def test_a_cleaner_that_is_stopped_in_its_tracks_is_replaced(tmp_path: Path) -> 
         os.kill(before, signal.SIGSTOP)
         until(lambda: (now := daemon.worker("cleaner-0")).pid != before and now.state == "running", "another cleaner")
         producer = daemon.producer()
-        for number in range(200):
-            producer.send("users", key=b"k%d" % (number % 7), value=b"%d" % number)
-        producer.flush()
-        producer.close()
+        try:
+            for number in range(200):
+                producer.send("users", key=b"k%d" % (number % 7), value=b"%d" % number)
+            producer.flush(PATIENCE_SECONDS)
+        finally:
+            close_producer(producer, 5)
         daemon.clean_now("users")
         latest = {record.key: record.value for part in range(_PARTITIONS) for record in daemon.records("users", part)}
         assert latest == {b"k%d" % (number % 7): b"%d" % number for number in range(193, 200)}

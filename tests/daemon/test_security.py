@@ -15,6 +15,7 @@ from compactd.config.errors import SettingError
 from compactd.coordinator.control_messages import GetStatus, Reload, Reloaded, Status, WorkerStatus
 from tests.coordinator.serving import until
 from tests.daemon.daemons import Daemon
+from tests.ports import free_ports
 from tests.workers.broker.harness import RawClient
 from tests.workers.broker.sasl_client import log_in
 
@@ -42,26 +43,6 @@ def _login(port: int, user: str, password: str, mechanism: str = "PLAIN") -> dic
         "sasl_plain_username": user,
         "sasl_plain_password": password,
     }
-
-
-def _free_ports(count: int) -> int:
-    """The first of so many in a row."""
-    import socket  # noqa: PLC0415
-
-    for first in range(20_000 + os.getpid() % 5000, 32_000, count):
-        probes = []
-        try:
-            for port in range(first, first + count):
-                probe = socket.socket()
-                probes.append(probe)
-                probe.bind(("127.0.0.1", port))
-            return first
-        except OSError:
-            continue
-        finally:
-            for probe in probes:
-                probe.close()
-    raise AssertionError("no free ports in a row")
 
 
 def _add_user(login: dict[str, Any], name: str, password: str) -> None:
@@ -104,7 +85,7 @@ def _broker(daemon: Daemon, number: int) -> WorkerStatus:
 
 
 def test_clients_of_every_listener_reach_every_worker(tmp_path: Path) -> None:
-    first = _free_ports(4)
+    first = free_ports(4)[0]
     outside = first + 2
     with Daemon(tmp_path, **_settings(first)) as daemon:
         # This program's own commands take the listener that asks nothing.
@@ -136,7 +117,7 @@ def test_clients_of_every_listener_reach_every_worker(tmp_path: Path) -> None:
 
 
 def test_users_of_plain_are_read_again(tmp_path: Path) -> None:
-    first = _free_ports(4)
+    first = free_ports(4)[0]
     with Daemon(tmp_path, **_settings(first)) as daemon:
         daemon.write(**{_JAAS: f'{_MODULE} required user_admin="{_PASSWORD}" user_other="{_PASSWORD}2";'})
         answer = daemon.ask(Reload())
@@ -165,7 +146,7 @@ def _listens(port: int) -> bool:
 
 
 def test_settings_of_a_listener_change_through_clients(tmp_path: Path) -> None:
-    first = _free_ports(4)
+    first = free_ports(4)[0]
     outside = first + 2
     settings = {**_settings(first), "sasl.enabled.mechanisms": "SCRAM-SHA-256"}
     del settings[_JAAS]
@@ -229,7 +210,7 @@ def test_settings_of_a_listener_change_through_clients(tmp_path: Path) -> None:
 def test_what_would_not_protect_keeps_the_daemon_from_starting(
     tmp_path: Path, settings: dict[str, str], said: str
 ) -> None:
-    daemon = Daemon(tmp_path, **{**_settings(_free_ports(4)), **settings})
+    daemon = Daemon(tmp_path, **{**_settings(free_ports(4)[0]), **settings})
     daemon.spawn()
     code, _ = daemon.ended()
     assert code

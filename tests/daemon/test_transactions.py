@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import socket
 import threading
 import time
 from collections import Counter, defaultdict
@@ -22,28 +21,9 @@ _PARTITIONS = 4
 _WORKERS = 3
 
 
-def base_port(count: int) -> int:
-    """The first of so many free ports in a row, which stay the same when the daemon comes back."""
-    while True:
-        with socket.socket() as first:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            others = [socket.socket() for _ in range(1, count)]
-            try:
-                for number, other in enumerate(others, 1):
-                    other.bind(("127.0.0.1", port + number))
-            except OSError:
-                continue
-            finally:
-                for other in others:
-                    other.close()
-            return port
-
-
 def serving(directory: Path, workers: int = _WORKERS) -> Daemon:
     return Daemon(
         directory,
-        listeners=f"PLAINTEXT://127.0.0.1:{base_port(workers)}",
         broker_workers=workers,
         **{
             "transaction.state.log.num.partitions": 6,

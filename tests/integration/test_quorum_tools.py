@@ -27,17 +27,15 @@ def moves(script: Transcript, home: Path) -> None:
     for number in range(count):
         values = [Message(b"%d" % number * 500, partition=number) for _ in range(20)]
         Librdkafka().produce(script.server, topic, values)
-    for target in (*script.server.log_dirs, script.server.log_dirs[0]):
-        plan = {
-            "version": 1,
-            "partitions": [
-                {"topic": topic, "partition": number, "replicas": [1], "log_dirs": [str(target)]}
-                for number in range(count)
-            ],
-        }
-        path = home / "plan.json"
-        path.write_text(json.dumps(plan))
-        file = ("--reassignment-json-file", str(path))
+    path = home / "plan.json"
+    file = ("--reassignment-json-file", str(path))
+    first = script.server.log_dirs[0]
+    # Where a new partition lies depends on what else a broker holds: all begin in one directory.
+    _plan(path, topic, count, first)
+    script.tools.run(script.server, _REASSIGN, *file, "--execute")
+    until(lambda: _lies(script, topic) == [first.name] * count, f"{topic} in {first}")
+    for target in (*script.server.log_dirs, first):
+        _plan(path, topic, count, target)
         script.run(_REASSIGN, *file, "--execute", "--replica-alter-log-dirs-throttle", "100000000", ignored=str(path))
         until(lambda target=target: _lies(script, topic) == [target.name] * count, f"{topic} in {target}")  # type: ignore[misc]
         done = script.tools.ran(script.server, _REASSIGN, *file, "--verify")
@@ -65,6 +63,14 @@ def moves(script: Transcript, home: Path) -> None:
     row = {"topic": topic, "partition": 0, "replicas": [1]}
     (home / "cancel.json").write_text(json.dumps({"version": 1, "partitions": [row]}))
     script.run(_REASSIGN, "--reassignment-json-file", str(home / "cancel.json"), "--cancel")
+
+
+def _plan(path: Path, topic: str, count: int, target: Path) -> None:
+    """All partitions into one directory."""
+    rows = [
+        {"topic": topic, "partition": number, "replicas": [1], "log_dirs": [str(target)]} for number in range(count)
+    ]
+    path.write_text(json.dumps({"version": 1, "partitions": rows}))
 
 
 def _first_line_of_errors(done: Run) -> Run:

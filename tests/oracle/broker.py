@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from tests.ports import free_ports
+
 CLUSTER_ID = "Y29tcGFjdGQtdGVzdHMtMQ"
 _JAVA = ("java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
@@ -33,7 +35,7 @@ class Broker:
         #: What the broker printed, warnings and errors.
         self.output = home / "broker.txt"
         home.mkdir(parents=True, exist_ok=True)
-        port, controller = _free_ports(2)
+        port, controller = free_ports(2)
         self.bootstrap = f"127.0.0.1:{port}"
         lines = {
             "process.roles": "broker,controller",
@@ -125,14 +127,3 @@ class Broker:
                     return
             time.sleep(0.1)
         raise AssertionError(f"the broker did not start: {self.output.read_text(errors='replace')[-4000:]}")
-
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.oracle.broker import Broker
+from tests.ports import free_ports
 from tests.workers.broker.catalogue_harness import CatalogueBroker
 from tests.workers.broker.harness import RawClient
 from tests.workers.broker.sasl_client import (
@@ -73,7 +72,10 @@ def sides(oracle_classpath: str, tmp_path_factory: pytest.TempPathFactory) -> It
     for each in dirs:
         each.mkdir()
     kafka = Broker(oracle_classpath, home, [dirs[0]], _SETTINGS)
-    ports = {"PLAINTEXT": int(kafka.bootstrap.split(":")[1]), **_free_ports("OUTSIDE", "AGAIN")}
+    ports = {
+        "PLAINTEXT": int(kafka.bootstrap.split(":")[1]),
+        **dict(zip(("OUTSIDE", "AGAIN"), free_ports(2), strict=True)),
+    }
     properties = home / "server.properties"
     text = properties.read_text()
     listeners = next(line for line in text.splitlines() if line.startswith("listeners="))
@@ -100,14 +102,6 @@ def _all_gone(sides: list[Side]) -> Iterator[None]:
     while broker.in_loop(lambda _: broker.connections):
         assert time.monotonic() < deadline
         time.sleep(0.005)
-
-
-def _free_ports(*names: str) -> dict[str, int]:
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in names]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return {name: probe.getsockname()[1] for name, probe in zip(names, probes, strict=True)}
 
 
 def _add_users(client: RawClient) -> None:
