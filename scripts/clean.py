@@ -34,7 +34,7 @@ from compactd.storage import files
 from compactd.storage.checkpoints import HIGH_WATERMARKS
 from compactd.storage.cleaning.run import CleanJob, CleanOptions, PartitionReport, dirty_range, load_partition
 from compactd.storage.log_dir import LogDir
-from compactd.storage.names import TopicPartition
+from compactd.storage.names import parse_partition_dir
 
 
 @dataclass(slots=True)
@@ -312,8 +312,7 @@ def _failure(planned: Planned, error: CompactdError) -> PartitionReport:
 
 def _refusal(error: CompactdError) -> PartitionReport:
     directory = Path(error.fields["path"])
-    topic, _, number = directory.name.partition(".")[0].rpartition("-")
-    report = PartitionReport(TopicPartition(topic, int(number)), directory)
+    report = PartitionReport(parse_partition_dir(directory.name).topic_partition, directory)
     report.exit_code, report.outcome, report.reason = error.exit_code, "refused", str(error)
     return report
 

@@ -296,14 +296,24 @@ def test_a_held_lock_is_refused(run: Run, dirty: Path) -> None:
 def test_other_states_are_refused_when_named_and_passed_by_otherwise(run: Run, broker: Broker, state: str) -> None:
     broker.partition("t-0", [[batch(0, ("a", "1"), ("a", "2"))]])
     path = broker.stop()
-    other = path / f"t-1.{'0' * 32}-{state}"
+    other = path / f"a.b-c.d-1.{'0' * 32}-{state}"
     (path / "t-0").rename(other)
     before = picture(other)
     (report,) = clean(run, *COMPACT, other, code=3)
     assert report["outcome"] == "refused"
-    assert (report["topic"], report["partition"]) == ("t", 1)
+    assert (report["topic"], report["partition"]) == ("a.b-c.d", 1)
     assert clean(run, *COMPACT, path) == []
     assert picture(other) == before
+
+
+def test_a_partition_in_two_log_dirs_of_one_broker_is_refused_in_both(run: Run, tmp_path: Path) -> None:
+    paths = []
+    for name in ("one", "two"):
+        broker = Broker(tmp_path / name)
+        broker.partition("a.b-1", [[batch(0, ("a", "1"), ("a", "2"))]])
+        paths.append(broker.stop())
+    reports = clean(run, *COMPACT, *paths, code=3)
+    assert [(r["topic"], r["partition"], r["outcome"]) for r in reports] == [("a.b", 1, "refused")] * 2
 
 
 def test_the_metadata_log_is_refused(run: Run, broker: Broker) -> None:
