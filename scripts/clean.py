@@ -94,7 +94,8 @@ class Choice:
     "delete_delay_ms",
     type=click.IntRange(min=0),
     metavar="MS",
-    help="Remove replaced files MS after the last swap (0: at the end). Without it they stay as .deleted until the broker starts.",
+    help="Remove replaced files MS after the last swap (0: each as soon as it is replaced, which needs the least room). Without "
+    "it they stay as .deleted until the broker starts.",
 )
 @click.option(
     "--once", is_flag=True, help="One round a partition, even where the offset map was too small for all of it."
@@ -155,6 +156,7 @@ def command(
         uncleanable_offset=uncleanable_offset,
         map_memory_bytes=cleaner.dedupe_buffer_size // max(1, cleaner.threads),
         map_load_factor=cleaner.load_factor,
+        remove_replaced=delete_delay_ms == 0,
     )
     for note in plan.notes:
         warn(note)
@@ -353,7 +355,7 @@ def show_reports(
         size = sum(path.stat().st_size for path in left)
         print_line(
             f"{human_count(len(left))} replaced files ({human_bytes(size)}) wait as .deleted until the broker starts; "
-            "--delete-delay 0 removes them at the end."
+            "--delete-delay 0 removes each as soon as it is replaced."
         )
 
 

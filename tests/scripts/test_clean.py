@@ -15,15 +15,18 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from compactd.config.errors import StorageIOError
 from compactd.scripts import demo_logs
 from compactd.scripts.clean_workers import Stop, Throttle, threads_for
 from compactd.storage import names
 from compactd.storage.checkpoints import CLEANER_OFFSETS, OffsetCheckpoint
+from compactd.storage.cleaning.round import CleaningRound
 from compactd.storage.kernel import reference_kernel
 from compactd.storage.kernel.interface import KernelRound, RoundSettings
 from compactd.storage.log_dir import LogDir
 from compactd.storage.names import TopicPartition
 from compactd.storage.records.batch import read_batches
+from compactd.storage.swap import replace_segments
 from tests.scripts.helpers import NOW, Broker, batch, json_lines, picture
 
 Run = Callable[..., Result]
@@ -105,7 +108,9 @@ def test_for_people(run: Run, dirty: Path) -> None:
     assert row.split()[:4] == ["t-0", "0", "3", "1"]
     assert "cleanup.policy = compact of t: from --set." in rest
     assert any(line.startswith("Cleaned 1 of 1 partitions: ") for line in rest)
-    assert rest[-1].endswith("wait as .deleted until the broker starts; --delete-delay 0 removes them at the end.")
+    assert rest[-1].endswith(
+        "wait as .deleted until the broker starts; --delete-delay 0 removes each as soon as it is replaced."
+    )
 
 
 def test_a_second_clean_has_nothing_to_do(run: Run, dirty: Path) -> None:
@@ -235,6 +240,45 @@ def test_delete_delay(run: Run, broker: Broker) -> None:
     assert len(list((path / "t-0").glob("*.deleted"))) >= 3
     clean(run, *COMPACT, "--delete-delay", 0, path / "t-1")
     assert not list((path / "t-1").glob("*.deleted"))
+
+
+@pytest.fixture
+def groups(broker: Broker) -> Path:
+    """Three segments of which each loses a record, and none fits a group with another."""
+    broker.partition("t-0", [[batch(2 * n, (f"k{n}", "1"), (f"k{n}", "2"))] for n in range(3)])
+    return broker.stop()
+
+
+def test_without_a_delay_no_replaced_file_is_left_when_the_next_group_is_swapped(
+    run: Run, groups: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a clean needs no more room than its largest group, as was checked at its start."""
+    left = []
+
+    def swap(directory: Path, *bases: Any) -> list[Path]:
+        left.append(sorted(directory.glob("*.deleted")))
+        return replace_segments(directory, *bases)
+
+    monkeypatch.setattr("compactd.storage.cleaning.run.replace_segments", swap)
+    clean(run, *COMPACT, "--set", "internal.segment.bytes=1", "--delete-delay", 0, groups)
+    assert left == [[], [], []]
+    assert not list((groups / "t-0").glob("*.deleted"))
+
+
+def test_a_failed_clean_says_what_room_its_replaced_files_take(
+    run: Run, groups: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = CleaningRound._write_cleaned
+
+    def write_cleaned(self: CleaningRound, group: Any, *more: Any) -> Any:
+        if group[0].base_offset == 4:
+            raise StorageIOError(path=str(groups), action="write", reason="no space left on the device")
+        return write(self, group, *more)
+
+    monkeypatch.setattr(CleaningRound, "_write_cleaned", write_cleaned)
+    (report,) = clean(run, *COMPACT, "--set", "internal.segment.bytes=1", groups, code=4)
+    size = sum(path.stat().st_size for path in (groups / "t-0").glob("*.deleted"))
+    assert size and f"6 replaced files ({size} bytes) take room as .deleted" in report["notes"][-1]
 
 
 def test_delete_delay_waits(run: Run, dirty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
