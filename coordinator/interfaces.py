@@ -107,7 +107,7 @@ class Frame(Protocol):
 
 
 class CleaningPart(Protocol):
-    """The cleaning side: coordinator.cleaning.CleaningScheduler(frame, Quarantine(first log dir))."""
+    """The cleaning side: coordinator.cleaning.scheduler.CleaningScheduler(frame, quarantine, pauses)."""
 
     def start(self) -> None:
         """The brokers have loaded their partitions. Cleaners may have come already."""

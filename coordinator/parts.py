@@ -15,9 +15,9 @@ from compactd.coordinator.interfaces import (
 )
 
 CATALOGUE = "compactd.coordinator.catalogue:Catalogue"
-CLEANING = "compactd.coordinator.cleaning:CleaningScheduler"
-QUARANTINE = "compactd.coordinator.quarantine:Quarantine"
-PAUSES = "compactd.coordinator.pauses:Pauses"
+CLEANING = "compactd.coordinator.cleaning.scheduler:CleaningScheduler"
+QUARANTINE = "compactd.coordinator.cleaning.quarantine:Quarantine"
+PAUSES = "compactd.coordinator.cleaning.pauses:Pauses"
 METRICS = "compactd.coordinator.metrics:Metrics"
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from compactd.config.errors import StorageIOError
-from compactd.coordinator.cleaning import CleaningScheduler
+from compactd.coordinator.cleaning.pauses import Pauses
+from compactd.coordinator.cleaning.quarantine import FILE, PAUSES_MS, Quarantine
+from compactd.coordinator.cleaning.scheduler import CleaningScheduler
 from compactd.coordinator.control_messages import CleanNow, Control, Done, Pause, Refused, Resume, Retry, Undo
 from compactd.coordinator.interfaces import WorkerId
-from compactd.coordinator.pauses import Pauses
-from compactd.coordinator.quarantine import FILE, PAUSES_MS, Quarantine
 from compactd.storage.checkpoints import CLEANER_OFFSETS, OffsetCheckpoint
 from compactd.storage.names import TopicPartition
 from compactd.workers.cleaning_messages import (
@@ -274,7 +274,7 @@ def test_a_clean_that_would_not_fit_is_not_begun_and_the_next_is(scene: Scene, m
     scene.partition(A, log_dir=0)
     scene.partition(B, clean=1, dirty=9, log_dir=1)
     free = {str(scene.dirs[0]): 1000, str(scene.dirs[1]): 1 << 40}
-    monkeypatch.setattr("compactd.coordinator.cleaning.files.free_bytes", lambda path: free[str(path)])
+    monkeypatch.setattr("compactd.coordinator.cleaning.queue.files.free_bytes", lambda path: free[str(path)])
     scene.start()
     assert scene.jobs() == ["b-0"]
     held = scene.cleaning.status(False).held_by
@@ -289,7 +289,7 @@ def test_two_cleans_that_fit_alone_but_not_together(scene: Scene, monkeypatch: p
     scene.partition(A)
     scene.partition(B)
     margin = scene.frame.settings.daemon.cleaner_free_space_margin
-    monkeypatch.setattr("compactd.coordinator.cleaning.files.free_bytes", lambda _: margin + 1500)
+    monkeypatch.setattr("compactd.coordinator.cleaning.queue.files.free_bytes", lambda _: margin + 1500)
     scene.start()
     assert len(scene.jobs()) == 1
     scene.done()
@@ -590,7 +590,7 @@ def test_a_partition_that_goes_leaves_nothing_behind(scene: Scene, outcome: str)
     # Its cleaner had finished before it heard of it. A topic of the same name must start from nothing.
     scene.done(outcome=outcome)
     assert scene.checkpoint() == {"b-0": 90} and not scene.quarantine.names()
-    assert A not in scene.cleaning.offsets and not scene.cleaning.status(True).jobs
+    assert A not in scene.cleaning.offsets.known and not scene.cleaning.status(True).jobs
 
 
 def test_the_checkpoint_of_a_log_dir_that_failed_is_left_alone(scene: Scene) -> None:
@@ -1006,10 +1006,10 @@ def test_a_log_dir_that_is_nearly_full_is_cleaned_by_what_frees_most_for_what_it
     monkeypatch.setattr("compactd.storage.files.free_share", lambda _path: 0.05)
     scene.frame.up["cleaner"] = []
     scene.start()
-    scene.cleaning._kept.update({A: 0.9, B: 0.1})
-    assert scene.cleaning._queue() == [B, A]
+    scene.cleaning.queue.kept.update({A: 0.9, B: 0.1})
+    assert scene.cleaning.queue.in_order({}) == [B, A]
     monkeypatch.setattr("compactd.storage.files.free_share", lambda _path: 0.5)
-    assert scene.cleaning._queue() == [A, B]
+    assert scene.cleaning.queue.in_order({}) == [A, B]
 
 
 def test_what_is_moved_is_not_cleaned_meanwhile(scene: Scene) -> None:
@@ -1045,5 +1045,5 @@ def test_a_checkpoint_that_an_interrupted_move_left_goes_after_its_partition(sce
     OffsetCheckpoint(scene.dirs[0] / CLEANER_OFFSETS).write({A: 30, B: 70})
     scene.frame.up["cleaner"] = []
     scene.start()
-    assert scene.cleaning.offsets == {A: 30, B: 70}
+    assert scene.cleaning.offsets.known == {A: 30, B: 70}
     assert (scene.checkpoint(0), scene.checkpoint(1)) == ({"b-0": 70}, {"a-0": 30})

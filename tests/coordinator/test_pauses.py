@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compactd.coordinator.pauses import EVERYTHING, FILE, Pauses
+from compactd.coordinator.cleaning.pauses import EVERYTHING, FILE, Pauses
 from compactd.storage.log_dir import LogDir
 
 

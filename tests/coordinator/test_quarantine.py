@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compactd.config.errors import StorageIOError
-from compactd.coordinator.quarantine import FILE, PAUSES_MS, Quarantine
+from compactd.coordinator.cleaning.quarantine import FILE, PAUSES_MS, Quarantine
 from compactd.storage import files
 from tests.file_faults import FaultyLayer, PowerCut
 

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compactd.config.errors import CompactdError, RefusedError, UsageError
+from compactd.coordinator.cleaning.pauses import EVERYTHING
 from compactd.coordinator.control import refused
 from compactd.coordinator.control_messages import CleanNow, Control, Done, Pause, Refused, Resume, Retry, Undo
-from compactd.coordinator.pauses import EVERYTHING
 from compactd.coordinator.retention import queue_deleted
 from compactd.storage.names import TopicPartition
 from compactd.workers.cleaning_messages import UndoClean, UndoDone
 from compactd.workers.message import Message
 
 if TYPE_CHECKING:
-    from compactd.coordinator.cleaning import CleaningScheduler
+    from compactd.coordinator.cleaning.scheduler import CleaningScheduler
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ def _named(cleaning: CleaningScheduler, names: Sequence[str]) -> list[TopicParti
 
 def _clean_now(cleaning: CleaningScheduler, request: CleanNow) -> Control:
     wanted = _named(cleaning, request.names)
-    other = [str(name) for name in wanted if name not in cleaning.weighed]
+    other = [str(name) for name in wanted if name not in cleaning.queue.weighed]
     if other:
         raise _no(", ".join(other), "cleanup.policy has no compact", "compactd topics alter sets it.")
     cleaner = cleaning.frame.settings.cleaner
@@ -72,7 +72,7 @@ def _clean_now(cleaning: CleaningScheduler, request: CleanNow) -> Control:
             "no cleaner runs: log.cleaner.enable is false, or log.cleaner.threads is 0",
             "Change the setting and reload.",
         )
-    cleaning.forced.update(wanted)
+    cleaning.queue.forced.update(wanted)
     cleaning.quarantine.remove(map(str, wanted))
     cleaning.save_quarantine()
     cleaning.try_now(map(str, wanted))
@@ -83,9 +83,9 @@ def _pause(cleaning: CleaningScheduler, request: Pause, answer: Callable[[Contro
     wanted = _named(cleaning, request.names)
     names = request.names or (EVERYTHING,)
     cleaning.pauses.names.update(names)
-    for job in cleaning.jobs.values():
+    for job in cleaning.jobs.running.values():
         if not request.names or job.partition in wanted:
-            cleaning.abort(job, "it was paused")
+            cleaning.jobs.abort(job, "it was paused")
     _save_pauses(cleaning, [f"{_shown(name)} is paused" for name in names], answer)
 
 
@@ -132,13 +132,13 @@ def _undo(cleaning: CleaningScheduler, request: Undo, answer: Callable[[Control]
     if len(names) != 1 or str(names[0]) != request.name:
         raise _no(request.name, "that names not one partition", "Name one partition, such as users-0.")
     name, owner = names[0], cleaning.frame.owner_of(names[0])
-    if name in cleaning.jobs:
+    if name in cleaning.jobs.running:
         raise _no(str(name), "it is being cleaned", "Pause it first: compactd pause.")
-    if name not in cleaning.last or owner is None:
+    if name not in cleaning.jobs.last or owner is None:
         raise _no(
             str(name), "it was not cleaned since compactd started, or nobody serves it just now", "Nothing was changed."
         )
-    deleted, first_dirty = cleaning.last[name]
+    deleted, first_dirty = cleaning.jobs.last[name]
     cleaning.frame.keep_files(deleted)
     paused = cleaning.pauses.names
     was_paused = str(name) in paused
@@ -151,11 +151,11 @@ def _undo(cleaning: CleaningScheduler, request: Undo, answer: Callable[[Control]
 
     def done(message: Message) -> None:
         if isinstance(message, UndoDone) and not message.refused:
-            cleaning.last.pop(name, None)
-            cleaning.offsets[name] = first_dirty
+            cleaning.jobs.last.pop(name, None)
+            cleaning.offsets.known[name] = first_dirty
             state = cleaning.frame.states.get(name)
             if state is not None:
-                cleaning.write_checkpoint(Path(state.log_dir), {name: first_dirty})
+                cleaning.offsets.write(Path(state.log_dir), {name: first_dirty})
             back = f"{len(message.restored)} files of {name} are back"
             answer(Done(lines=(f"{back}; it is paused until compactd resume {name}",)))
             return
