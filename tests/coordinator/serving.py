@@ -28,7 +28,7 @@ from compactd.workers.catalogue_messages import CreateTopics, DeleteTopics, NewT
 
 FAKE_SERVE = Path(__file__).parent / "fake_serve.py"
 #: Nothing here takes as long.
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 90.0
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class Serving:
             "run.dir": str(self.run_dir),
             "broker.workers": 2,
             "worker.heartbeat.ms": 50,
-            "worker.stop.timeout.ms": 1000,
+            "worker.stop.timeout.ms": 30_000,
             "log.initial.task.delay.ms": 0,
             "replica.high.watermark.checkpoint.interval.ms": 50,
             **{name.replace("_", "."): value for name, value in settings.items()},

@@ -29,7 +29,7 @@ _QUICK = {
     "log.cleaner.dedupe.buffer.size": 4 << 20,
     "log.cleaner.threads": 1,
     "worker.heartbeat.ms": 250,
-    "worker.stop.timeout.ms": 5000,
+    "worker.stop.timeout.ms": 30_000,
     "auto.create.topics.enable": False,
     "group.initial.rebalance.delay.ms": 0,
     "offsets.topic.num.partitions": 2,

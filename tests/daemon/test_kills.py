@@ -90,7 +90,7 @@ def test_the_coordinator_is_killed_under_load(tmp_path: Path) -> None:
 
 
 def test_a_cleaner_that_is_stopped_in_its_tracks_is_replaced(tmp_path: Path) -> None:
-    with Daemon(tmp_path, worker_timeout_ms=2000, worker_heartbeat_ms=200, worker_stop_timeout_ms=500) as daemon:
+    with Daemon(tmp_path, worker_timeout_ms=4000, worker_heartbeat_ms=200, worker_stop_timeout_ms=500) as daemon:
         create_topics(daemon)
         before = daemon.pids()["cleaner-0"]
         os.kill(before, signal.SIGSTOP)

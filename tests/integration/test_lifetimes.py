@@ -157,7 +157,7 @@ def test_a_topic_made_again_is_another(server: Server, topic: str, seen: Seen) -
         assert raw.ask(DELETE_TOPICS, 6, body).responses[0].error_code == 0
         until(lambda: raw.ask(3, 9, {"topics": [{"name": topic}]}).topics[0].error_code == 3, "the topic's end")
     # log.segment.delete.delay.ms is a second, by default it is a minute.
-    until(lambda: not any(list(log_dir.glob(f"{topic}-*")) for log_dir in server.log_dirs), "the end of its files", 30)
+    until(lambda: not any(list(log_dir.glob(f"{topic}-*")) for log_dir in server.log_dirs), "the end of its files")
     server.create(topic)
     assert seen(topic) == []
     produce(server, topic, [Message(b"second")])

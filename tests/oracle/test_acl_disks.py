@@ -64,7 +64,7 @@ def _found(client: RawClient) -> set[Acl]:
 
 
 def _until(wanted: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not wanted():
         assert time.monotonic() < deadline
         time.sleep(0.05)

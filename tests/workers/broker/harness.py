@@ -52,7 +52,7 @@ from compactd.workers.partition_messages import (
 
 NODE_ID = 1
 CLUSTER_ID = "Y29tcGFjdGQtdGVzdHMtMQ"
-_SECONDS = 30.0
+_SECONDS = 60.0
 
 
 class MovedClock(Clock):

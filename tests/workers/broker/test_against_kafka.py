@@ -119,7 +119,7 @@ def _make_topics(both: Pair, ours: InProcessBroker) -> None:
         {topic.name: topic.topic_id for topic in made.topics},
         {name: parse_uuid(topic.topic_id) for name, topic in ours.topics.items()},
     ]
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     # Kafka tells its metadata before the partitions have taken the lead: ask them.
     rows = [
         {"name": name, "partitions": [{"partition_index": number, "timestamp": -1} for number in range(count)]}

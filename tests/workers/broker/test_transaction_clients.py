@@ -14,7 +14,7 @@ from tests.oracle.driver import Oracle, decode, encode
 from tests.workers.broker.catalogue_harness import CatalogueBroker
 from tests.workers.broker.transactional import FEW, RawProducer, committed, described, group_offset, ready, settled
 
-_SECONDS = 30.0
+_SECONDS = 60.0
 
 
 @pytest.fixture

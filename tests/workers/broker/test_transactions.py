@@ -56,7 +56,7 @@ QUICK = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 20,
     "transaction.remove.expired.transaction.cleanup.interval.ms": 20,
 }
-_SECONDS = 30.0
+_SECONDS = 60.0
 
 
 @pytest.fixture
