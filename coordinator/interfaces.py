@@ -24,6 +24,9 @@ from compactd.workers.partition_messages import PartitionState
 
 T = TypeVar("T")
 
+#: Of workers.
+KINDS = ("broker", "cleaner", "retention", "deleter")
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class WorkerId:
