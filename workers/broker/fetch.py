@@ -37,6 +37,12 @@ _MOST_FILES = 200
 _PROBE_EVERY = 128 << 10
 _READ_AHEAD = 1 << 20
 _INT_MAX = (1 << 31) - 1
+#: What is refused before anything is read is told last, unknown ids first (KafkaApis.handleFetchRequest).
+_TOLD_LAST = {
+    ErrorCode.UNKNOWN_TOPIC_ID: 1,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 2,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: 2,
+}
 #: More partitions than this are read, and told of, in a thread.
 _MANY = 1000
 
@@ -89,6 +95,8 @@ class _Reading:
         self.denied: Collection[str] = ()
         self.leaders: set[int] = set()
         self.results: list[FetchedPartition] = []
+        #: Whether any of them is refused before it is read.
+        self.refuses = False
         self.size = 0
         self.was_in_thread = False
         #: What the answer tells: for the session to remember.
@@ -166,9 +174,11 @@ class _Reading:
         name, partition = self._find(wanted)
         if name in self.denied:
             result.error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            self.refuses = True
             return result, False
         if partition is None:
             result.error = self._absent(name, wanted, result)
+            self.refuses = True
             return result, False
         # What the log itself refuses comes without a list, as in Kafka.
         result.aborted = None
@@ -289,7 +299,8 @@ class _Reading:
         topics: list[FetchedTopic] = []
         session = self.plan.session
         only_news = session is not None and self.plan.incremental
-        for wanted, result in zip(self.plan.wanted, self.results, strict=True):
+        rows = zip(self.plan.wanted, self.results, strict=True)
+        for wanted, result in sorted(rows, key=_place) if self.refuses else rows:
             if only_news and not _is_news(wanted, result):
                 continue
             if session is not None:
@@ -309,6 +320,10 @@ class _Reading:
             wanted.log_start = result.log_start
         if session is not None and self.plan.incremental:
             session.told([(wanted.topic, wanted.number) for wanted, result in self.told_of if result.size])
+
+
+def _place(row: tuple[Wanted, FetchedPartition]) -> int:
+    return _TOLD_LAST.get(row[1].error, 0)
 
 
 class _Waiter:
