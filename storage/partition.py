@@ -13,6 +13,7 @@ from pathlib import Path
 from compactd.config.errors import CorruptFileError, RefusedError
 from compactd.config.settings import TopicConfig
 from compactd.storage import names
+from compactd.storage.index_lookup import start_position
 from compactd.storage.kernel.interface import ActiveProducer
 from compactd.storage.names import TopicPartition
 from compactd.storage.producers import PRODUCER_EXPIRATION_MS, CompletedTransaction, ProducerState, read_snapshot
@@ -194,8 +195,7 @@ class Partition:
         for segment, following in self._segments_from(first_offset):
             if segment.size == 0 or segment.base_offset >= end_offset:
                 continue
-            position = segment.offset_index.lookup(first_offset)[1]
-            for batch in read_batches(segment.log_path, position, segment.size):
+            for batch in read_batches(segment.log_path, start_position(segment, first_offset), segment.size):
                 if first_offset <= batch.header.last_offset and batch.header.base_offset < min(following, end_offset):
                     yield batch
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -170,6 +171,17 @@ def test_each_fault_is_named(tmp_path: Path, kind: str) -> None:
         assert code in codes(directory)
     else:
         assert codes(directory) == {code}
+
+
+def test_indexes_of_brokers_before_3_9_are_sound(tmp_path: Path) -> None:
+    """One entry for the batches that were appended at once: the start of the first, the end of the last."""
+    directory = stopped_broker(tmp_path / "d")
+    for base in _bases(directory):
+        headers = list(scan_headers(directory / names.log_name(base)))
+        chunks = [headers[at : at + 3] for at in range(1, len(headers), 3)]
+        entries = [struct.pack(">ii", chunk[-1].last_offset - base, chunk[0].position) for chunk in chunks]
+        (directory / names.offset_index_name(base)).write_bytes(b"".join(entries))
+    assert codes(directory) == set()
 
 
 def test_several_damaged_batches_of_a_segment_are_all_told(tmp_path: Path) -> None:
