@@ -1,12 +1,13 @@
 """The coordinator: `compactd serve`'s main process. It owns decisions, checkpoints and locks, never bytes of a log.
 
-    sockets, timers, lanes   coordinator.loop             processes          coordinator.supervisor
-    what workers say         coordinator.worker_messages  what commands ask  coordinator.commands
-    start                    coordinator.startup          orderly stop       coordinator.stopping
-    what there is            coordinator.partitions       its log dirs       coordinator.log_dirs, .checkpointing
-    assignment, release      coordinator.assignment       reload             coordinator.reloading
-    changes of the catalogue coordinator.catalogue_changes
-    parts                    coordinator.interfaces: catalogue, cleaning, metrics
+    start, stop        coordinator.startup, .stopping; reload: .reloading, of what .configuration read
+    sockets, timers    coordinator.loop; threads beside it ("lanes") too
+    processes          coordinator.processes: the supervisor, what workers say and are asked
+    log dirs           coordinator.logs: partitions and who serves them, checkpoints, retention, what is to be deleted
+    the catalogue      coordinator.catalogue: topics, settings, users; changes of them
+    cleaning           coordinator.cleaning
+    commands           coordinator.control: what they ask, and the answers
+    metrics            coordinator.metrics
 
 All of it runs in one thread that never waits for anything but the next event.
 """
@@ -23,13 +24,11 @@ from typing import TypeVar
 
 from compactd.config.errors import CompactdError, DaemonError
 from compactd.config.settings import TopicConfig
-from compactd.coordinator import commands, reloading, status, worker_messages
-from compactd.coordinator.assignment import Assignment
-from compactd.coordinator.catalogue_changes import CatalogueChanges
-from compactd.coordinator.checkpointing import Checkpoints, lane_of
+from compactd.coordinator import reloading
+from compactd.coordinator.catalogue.changes import CatalogueChanges
 from compactd.coordinator.configuration import CatalogueConfigs, Configuration, TopicConfigs
-from compactd.coordinator.control import ControlServer
-from compactd.coordinator.deletion import Deletions
+from compactd.coordinator.control import commands, status
+from compactd.coordinator.control.socket import ControlServer
 from compactd.coordinator.interfaces import (
     KINDS,
     CataloguePart,
@@ -39,17 +38,21 @@ from compactd.coordinator.interfaces import (
     Timer,
     WorkerId,
 )
-from compactd.coordinator.log_dirs import LogDirs
+from compactd.coordinator.logs.assignment import Assignment
+from compactd.coordinator.logs.checkpointing import Checkpoints, lane_of
+from compactd.coordinator.logs.deletion import Deletions
+from compactd.coordinator.logs.log_dirs import LogDirs
+from compactd.coordinator.logs.partitions import Partitions
+from compactd.coordinator.logs.retention import RetentionSchedule
 from compactd.coordinator.loop import Loop
-from compactd.coordinator.partitions import Partitions
-from compactd.coordinator.peers import PeerRelay
-from compactd.coordinator.requests import Requests
-from compactd.coordinator.retention import RetentionSchedule
+from compactd.coordinator.processes import worker_messages
+from compactd.coordinator.processes.peers import PeerRelay
+from compactd.coordinator.processes.requests import Requests
+from compactd.coordinator.processes.supervisor import Command, Supervisor, worker_command
 from compactd.coordinator.run_dir import RunDir, find_run_dir
 from compactd.coordinator.signals import Signals, terminal_is_gone
 from compactd.coordinator.startup import Startup
 from compactd.coordinator.stopping import Stopping
-from compactd.coordinator.supervisor import Command, Supervisor, worker_command
 from compactd.coordinator.systemd import Notifier
 from compactd.storage.names import TopicPartition
 from compactd.workers.clock import Clock

@@ -14,11 +14,11 @@ from compactd.coordinator.interfaces import (
     Parts,
 )
 
-CATALOGUE = "compactd.coordinator.catalogue:Catalogue"
+CATALOGUE = "compactd.coordinator.catalogue.catalogue:Catalogue"
 CLEANING = "compactd.coordinator.cleaning.scheduler:CleaningScheduler"
 QUARANTINE = "compactd.coordinator.cleaning.quarantine:Quarantine"
 PAUSES = "compactd.coordinator.cleaning.pauses:Pauses"
-METRICS = "compactd.coordinator.metrics:Metrics"
+METRICS = "compactd.coordinator.metrics.metrics:Metrics"
 
 
 def default_parts() -> Parts:

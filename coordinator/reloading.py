@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from compactd.config.errors import CompactdError
 from compactd.config.listener_settings import shown
 from compactd.coordinator.configuration import Configuration, changed_names, given_now, keep_static
-from compactd.coordinator.control import refused
-from compactd.coordinator.control_messages import Control, Refused, Reloaded
+from compactd.coordinator.control.messages import Control, Refused, Reloaded
+from compactd.coordinator.control.socket import refused
 from compactd.coordinator.interfaces import KINDS
 from compactd.coordinator.topics_section import apply_topics
 from compactd.workers import log_output

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from compactd.config.errors import CompactdError, RefusedError, UsageError
 from compactd.coordinator.cleaning.pauses import EVERYTHING
-from compactd.coordinator.control import refused
-from compactd.coordinator.control_messages import CleanNow, Control, Done, Pause, Refused, Resume, Retry, Undo
-from compactd.coordinator.retention import queue_deleted
+from compactd.coordinator.control.messages import CleanNow, Control, Done, Pause, Refused, Resume, Retry, Undo
+from compactd.coordinator.control.socket import refused
+from compactd.coordinator.logs.retention import queue_deleted
 from compactd.storage.names import TopicPartition
 from compactd.workers.cleaning_messages import UndoClean, UndoDone
 from compactd.workers.message import Message

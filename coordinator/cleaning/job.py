@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from compactd.coordinator.control_messages import JobStatus
+from compactd.coordinator.control.messages import JobStatus
 from compactd.coordinator.interfaces import WorkerId
 from compactd.storage.names import TopicPartition
 from compactd.workers.cleaning_messages import CleanJob, CleanProgress

@@ -21,8 +21,8 @@ from compactd.coordinator.cleaning.offsets import CleanOffsets
 from compactd.coordinator.cleaning.quarantine import Quarantine
 from compactd.coordinator.cleaning.queue import CleaningQueue
 from compactd.coordinator.interfaces import Frame, WorkerId
-from compactd.coordinator.requests import WORKER_GONE
-from compactd.coordinator.retention import queue_deleted
+from compactd.coordinator.logs.retention import queue_deleted
+from compactd.coordinator.processes.requests import WORKER_GONE
 from compactd.storage.names import TopicPartition
 from compactd.workers.cleaning_messages import (
     AbortClean,

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from compactd.config.errors import CompactdError
-from compactd.coordinator.control_messages import QuarantineStatus
+from compactd.coordinator.control.messages import QuarantineStatus
 from compactd.storage import files
 
 _log = logging.getLogger(__name__)

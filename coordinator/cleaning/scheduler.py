@@ -21,7 +21,7 @@ from compactd.coordinator.cleaning.offsets import LANE, ByLogDir, CleanOffsets
 from compactd.coordinator.cleaning.pauses import Pauses
 from compactd.coordinator.cleaning.quarantine import Quarantine
 from compactd.coordinator.cleaning.queue import CleaningQueue
-from compactd.coordinator.control_messages import CleaningStatus, Control
+from compactd.coordinator.control.messages import CleaningStatus, Control
 from compactd.coordinator.interfaces import Frame, Timer, WorkerId
 from compactd.storage.names import TopicPartition
 from compactd.workers.cleaning_messages import CleanDone, CleanProgress, GroupReady

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compactd.coordinator.cleaning.choice import Weighed, blocking_reason
-from compactd.coordinator.control_messages import CleaningStatus, PartitionStatus
+from compactd.coordinator.control.messages import CleaningStatus, PartitionStatus
 
 if TYPE_CHECKING:
     from compactd.coordinator.cleaning.scheduler import CleaningScheduler

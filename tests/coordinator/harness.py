@@ -10,8 +10,8 @@ from types import TracebackType
 from compactd.config.settings import DaemonConfig
 from compactd.coordinator.interfaces import WorkerId
 from compactd.coordinator.loop import Loop
+from compactd.coordinator.processes.supervisor import Supervisor
 from compactd.coordinator.run_dir import RunDir
-from compactd.coordinator.supervisor import Supervisor
 from compactd.workers.message import Message
 from compactd.workers.messages import Welcome
 

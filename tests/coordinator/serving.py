@@ -15,8 +15,7 @@ from typing import TypeVar
 
 import yaml
 
-from compactd.coordinator.control import ControlClient
-from compactd.coordinator.control_messages import (
+from compactd.coordinator.control.messages import (
     CatalogueAnswer,
     ChangeCatalogue,
     Control,
@@ -24,6 +23,7 @@ from compactd.coordinator.control_messages import (
     Status,
     WorkerStatus,
 )
+from compactd.coordinator.control.socket import ControlClient
 from compactd.workers.catalogue_messages import CreateTopics, DeleteTopics, NewTopic, Struct, to_raw
 
 FAKE_SERVE = Path(__file__).parent / "fake_serve.py"

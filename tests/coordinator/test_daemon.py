@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from compactd.config.errors import DaemonError, NotRunningError, SettingError
-from compactd.coordinator.control_messages import CleanNow, Done, GetStatus, Reload, Reloaded, StopDaemon
+from compactd.coordinator.control.messages import CleanNow, Done, GetStatus, Reload, Reloaded, StopDaemon
 from compactd.storage.log_dir import LogDir
 from compactd.storage.names import TopicPartition
 from tests.coordinator.serving import Serving, until

@@ -14,7 +14,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import KafkaTimeoutError
 
-from compactd.coordinator.control_messages import CleanNow, Done, GetStatus, PartitionStatus, Status
+from compactd.coordinator.control.messages import CleanNow, Done, GetStatus, PartitionStatus, Status
 from compactd.workers.clock import write_offset
 from tests.coordinator.serving import PATIENCE_SECONDS, Serving, until
 from tests.ports import free_ports

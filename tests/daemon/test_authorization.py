@@ -14,7 +14,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import NewTopic
 from kafka.errors import KafkaError
 
-from compactd.coordinator.control_messages import GetStatus, Status, WorkerStatus
+from compactd.coordinator.control.messages import GetStatus, Status, WorkerStatus
 from tests.coordinator.serving import until
 from tests.daemon.daemons import Daemon
 from tests.daemon.test_security import _login

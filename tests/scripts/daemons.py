@@ -10,8 +10,8 @@ from types import TracebackType
 import msgspec
 import yaml
 
-from compactd.coordinator.control import ControlClient
-from compactd.coordinator.control_messages import CleaningStatus, GetStatus, Status
+from compactd.coordinator.control.messages import CleaningStatus, GetStatus, Status
+from compactd.coordinator.control.socket import ControlClient
 from tests.ports import free_ports
 
 _STAND_IN = Path(__file__).parent / "stand_in_serve.py"

@@ -9,7 +9,7 @@ from types import TracebackType
 import msgspec
 
 from compactd.config.settings import CleanerConfig, DaemonConfig, StorageConfig, TopicConfig
-from compactd.coordinator.catalogue import Catalogue
+from compactd.coordinator.catalogue.catalogue import Catalogue
 from compactd.coordinator.interfaces import CatalogueSetup, Settings
 from compactd.workers.catalogue_update import CatalogueChange, CatalogueChanged, CatalogueTopic, CatalogueUpdate
 from compactd.workers.message import Message
