@@ -58,7 +58,7 @@ def _through(login: dict[str, Any], topic: str, partitions: int) -> set[tuple[in
     producer = KafkaProducer(**login)
     for number in range(partitions):
         producer.send(topic, b"x", partition=number)
-    producer.flush(30)
+    producer.flush(60)
     producer.close()
     consumer = KafkaConsumer(**login, enable_auto_commit=False)
     try:
