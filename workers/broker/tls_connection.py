@@ -128,6 +128,12 @@ class TlsConnection(Connection):
             raise BlockingIOError
         return count
 
+    def _readable(self) -> None:
+        super()._readable()
+        if self._is_reading and self._encrypted.pending():
+            # The rest of a record that did not fit: decrypted already, too.
+            self._loop.call_soon(self._read_pending)
+
     def _start_reading(self) -> None:
         super()._start_reading()
         if self._encrypted.pending() or self._has_ended:

@@ -8,7 +8,9 @@ import shutil
 import socket
 import ssl
 import struct
+import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -195,6 +197,31 @@ def test_a_farewell_right_behind_a_request_is_noticed(broker: InProcessBroker, c
         client.send_bytes(leaving.read())
         while data := client.socket.recv(1 << 16):
             arrived.write(data)
+
+
+def test_the_end_of_a_request_that_openssl_has_read_already_is_not_waited_for(
+    broker: InProcessBroker, certificates: Certificates
+) -> None:
+    """All of the request lies there when it is received, and its last record does not fit what one receive takes whole."""
+    with TlsClient(broker.ports["SSL"], certificates) as client:
+        client.ask(METADATA, 9, {"topics": []})
+        frame = request_frame(METADATA, 9, 77, {"topics": []})
+        frame += bytes((256 << 10) + 300 - 4 - len(frame))
+        data = struct.pack(">i", len(frame)) + frame
+        holding, held = threading.Event(), threading.Event()
+
+        def hold(_: object) -> None:
+            holding.set()
+            held.wait(30)
+
+        with ThreadPoolExecutor(1) as thread:
+            done = thread.submit(broker.in_loop, hold)
+            assert holding.wait(30)
+            client.send_bytes(data[:300])
+            client.send_bytes(data[300:])
+            held.set()
+            done.result()
+        assert client.receive_frame()[:4] == struct.pack(">i", 77)
 
 
 def test_pipelined_requests_are_answered_in_order(broker: InProcessBroker, certificates: Certificates) -> None:
