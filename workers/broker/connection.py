@@ -15,9 +15,10 @@ import select
 import socket
 import struct
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from compactd.workers.broker.begun import Begun, begin
 from compactd.workers.broker.decoding import MalformedRequestError
 from compactd.workers.broker.quotas.clients import ClientQuotas
 from compactd.workers.broker.requests import CLOSE, Encoded, Peer, SendsFile, answer, total_size
@@ -59,7 +60,7 @@ class Connection:
         #: As the socket's recv_into.
         self._receive_into: Callable[[bytearray], int] = sock.recv_into
         #: What answers a frame, and the longest one that is taken.
-        self._answer: Callable[[Context, memoryview, Peer], Awaitable[Any]] = answer
+        self._answer: Callable[[Context, memoryview, Peer], Coroutine[Any, Any, Any]] = answer
         self._max_request = server.limits.request_max_bytes
         if session is not None:
             session.connection = self
@@ -67,6 +68,8 @@ class Connection:
             self._max_request = min(self._max_request, session.max_request)
         #: Whole frames that wait, oldest first.
         self._frames: deque[bytearray] = deque()
+        #: Serving the first of them was begun without the task.
+        self._begun: Begun[Any] | None = None
         #: The frame that is being received, and how many bytes it lacks; first its size.
         self._head = bytearray()
         self._frame: bytearray | None = None
@@ -115,8 +118,9 @@ class Connection:
                     served, since = 0, self._loop.time()
                 served += 1
                 self.is_serving = True
+                begun, self._begun = self._begun, None
                 try:
-                    result = await self._answer(self._server.context, memoryview(frame), self.peer)
+                    result = await (begun or self._answer(self._server.context, memoryview(frame), self.peer))
                 finally:
                     self.is_serving = False
                     self.last_active = self._loop.time()
@@ -144,8 +148,39 @@ class Connection:
         except Exception:
             _LOGGER.exception("a bug in serving %s:%d", self.peer.host, self.peer.port)
         finally:
+            if self._begun is not None:
+                await self._abandon(self._begun)
             self._shut()
             self._server.gone(self)
+
+    async def _abandon(self, begun: Begun[Any]) -> None:
+        """The connection was closed before the task came to it."""
+        begun.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            result = await begun
+            if isinstance(result, Encoded):
+                result.close()
+
+    def _serve_at_once(self) -> None:
+        """Serves what has come, without the task, which waits for it: up to a request that waits or whose answer does."""
+        frames, peer, task, context = self._frames, self.peer, self._task, self._server.context
+        for _ in range(_IN_A_ROW):
+            frame = frames[0]
+            try:
+                result = begin(self._answer(context, memoryview(frame), peer), task)
+            except BaseException as error:  # for the task, whose request this is
+                self._begun = Begun(error=error)
+                return
+            if isinstance(result, Begun):
+                self._begun = result
+                return
+            if result is CLOSE or peer.muted_until or peer.work is not None or not self._put(result):
+                self._begun = Begun(result)
+                return
+            frames.popleft()
+            self._give_back(len(frame))
+            if not frames or self._loop.time() - self.last_active > _IN_A_ROW_SECONDS:
+                return
 
     async def send(self, encoded: Encoded) -> None:
         """Sends an answer now, before the connection is closed for it."""
@@ -225,15 +260,19 @@ class Connection:
                     self._server.waiting -= 1
         return self._frames.popleft()
 
+    def _waits_for_frame(self) -> bool:
+        """Whether the task does nothing but that; not while there are frames from before a login, which count otherwise."""
+        return self._wakeup is not None and not self._wakeup.done() and self._is_budgeted and not self._unbudgeted
+
     def _start_reading(self) -> None:
         if not self._is_reading:
             self._is_reading = True
-            self._loop.add_reader(self._fd, self._readable)
+            self._server.arrivals.add(self._fd, self._readable)
 
     def _stop_reading(self) -> None:
         if self._is_reading:
             self._is_reading = False
-            self._loop.remove_reader(self._fd)
+            self._server.arrivals.remove(self._fd)
 
     def _wake(self) -> None:
         if self._wakeup is not None and not self._wakeup.done():
@@ -242,7 +281,7 @@ class Connection:
             self._server.waiting += 1
 
     def _readable(self) -> None:
-        """Called by the loop. Stays registered while requests are served quickly; stops when more comes than is wanted."""
+        """Called by arrivals. Stays registered while requests are served quickly; stops when more comes than is wanted."""
         if self._frames or self._server.budget.is_spent(self._budgeted):
             self._stop_reading()
             if not self._frames:
@@ -267,6 +306,8 @@ class Connection:
         except Disconnected:
             self._at_end = True
             self._stop_reading()
+        if self._frames and self._waits_for_frame():
+            self._serve_at_once()
         if self._frames or self._at_end:
             self._wake()
 
@@ -330,11 +371,32 @@ class Connection:
                 await self._flush(socket.MSG_MORE)
                 await self._send_bytes(part, 0 if number == last else socket.MSG_MORE)
         if (self._frames or self._server.waiting) and len(self._out) <= _SMALL:
-            if not self._is_flush_planned:
-                self._is_flush_planned = True
-                self._server.flush_soon(self)
+            self._plan_flush()
         else:
             await self._flush()
+
+    def _put(self, result: Encoded | None) -> bool:
+        """Puts a small answer to those that are about to be sent; False: it has to be sent otherwise."""
+        if result is None:
+            return True
+        size = 0
+        for part in result.parts:
+            if not isinstance(part, (bytes, bytearray, memoryview)):
+                return False
+            size += len(part)
+        out = self._out
+        if len(out) + size > _SMALL:
+            return False
+        out += _SIZE.pack(size)
+        for part in result.parts:
+            out += part  # type: ignore[arg-type]
+        self._plan_flush()
+        return True
+
+    def _plan_flush(self) -> None:
+        if not self._is_flush_planned:
+            self._is_flush_planned = True
+            self._server.flush_soon(self)
 
     async def _flush(self, flags: int = 0) -> None:
         if self._out:

@@ -146,6 +146,9 @@ class TlsConnection(Connection):
 
     # ---- sending
 
+    def _put(self, result: Encoded | None) -> bool:
+        return result is None
+
     async def _send(self, encoded: Encoded) -> None:
         """As few TLS records as the answer needs."""
         waiting = bytearray(total_size(encoded.parts).to_bytes(4, "big"))
