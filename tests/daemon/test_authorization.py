@@ -22,7 +22,7 @@ from tests.ports import free_ports
 from tests.workers.broker.harness import RawClient
 from tests.workers.broker.sasl_client import log_in
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 _MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _USERS = {"root": "r00t", "alice": "wonder", "bob": "builder"}

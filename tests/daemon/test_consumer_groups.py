@@ -18,6 +18,15 @@ confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka
 administration = pytest.importorskip("confluent_kafka.admin", reason="confluent-kafka is not installed")
 
 _PARTITIONS = 6
+#: Whoever joined just before a kill, and was not told so, joins again as somebody else. The broker that comes waits for the
+#: first for as long as for a consumer that was there (Kafka's, too, which by default is 45 seconds), with partitions that
+#: nobody reads.
+_SESSIONS = {
+    "group.consumer.min.session.timeout.ms": 5_000,
+    "group.consumer.session.timeout.ms": 10_000,
+    "group.consumer.min.heartbeat.interval.ms": 1_000,
+    "group.consumer.heartbeat.interval.ms": 1_000,
+}
 
 
 class Consumers:
@@ -85,11 +94,11 @@ class Consumers:
         return sorted(had) == list(range(_PARTITIONS)) and len(self.assigned) == len(self._threads)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("victim", ["broker", "daemon"])
 def test_brokers_are_killed_while_a_group_reads(tmp_path: Path, victim: str) -> None:
     moments = random.Random(victim)
-    with serving(tmp_path, 2) as daemon:
+    with serving(tmp_path, 2, **_SESSIONS) as daemon:
         daemon.create_topic("t", _PARTITIONS)
         producer = confluent_kafka.Producer(
             {"bootstrap.servers": daemon.bootstrap, "reconnect.backoff.max.ms": 200, "log_level": 0}

@@ -21,13 +21,14 @@ _PARTITIONS = 4
 _WORKERS = 3
 
 
-def serving(directory: Path, workers: int = _WORKERS) -> Daemon:
+def serving(directory: Path, workers: int = _WORKERS, **more: object) -> Daemon:
     return Daemon(
         directory,
         broker_workers=workers,
         **{
             "transaction.state.log.num.partitions": 6,
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
+            **more,
         },
     )
 
@@ -155,7 +156,7 @@ def nothing_is_open(daemon: Daemon) -> None:
     until(stable, "the end of every transaction")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("victim", ["broker", "daemon"])
 def test_brokers_are_killed_in_the_midst_of_transactions(tmp_path: Path, victim: str) -> None:
 
@@ -181,7 +182,7 @@ def test_brokers_are_killed_in_the_midst_of_transactions(tmp_path: Path, victim:
         daemon.stop()
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_offsets_and_records_of_a_transaction_lie_with_several_brokers(tmp_path: Path) -> None:
     """A consumer's offsets and what it made of the records count together, whoever owns which partition."""
     with serving(tmp_path) as daemon:

@@ -14,7 +14,7 @@ from tests.oracle.broker import Broker
 from tests.workers.broker.catalogue_harness import CatalogueBroker
 from tests.workers.broker.harness import RawClient
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
 DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS, LIST_OFFSETS = 29, 30, 31, 2
 SETTINGS = {

@@ -33,7 +33,7 @@ def table(ids: Sequence[str]) -> JavaHashMap[None]:
     return made
 
 
-@pytest.fixture(params=["compactd", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.timeout(300)])])
+@pytest.fixture(params=["compactd", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.timeout(600)])])
 def port(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
     """A broker's."""
     logs = tmp_path / "logs"

@@ -17,7 +17,7 @@ from tests.workers.broker.harness import RawClient
 from tests.workers.broker.hearing import heard
 from tests.workers.broker.quota_requests import ALTER, DESCRIBE, alter_body, describe_body
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
 USER, CLIENT, IP = "user", "client-id", "ip"
 CREATE, GROW, DELETE = 19, 37, 20
