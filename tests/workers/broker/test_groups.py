@@ -236,6 +236,7 @@ def test_joins_that_are_refused(client: RawClient, change: dict[str, Any], error
 
 
 def test_a_join_that_fails_leaves_an_empty_group_behind(client: RawClient) -> None:
+    found(client, "left")
     client.ask(JOIN, 9, {**join_body("left"), "protocols": []})
     assert [(each.group_id, each.group_state) for each in client.ask(LIST, 5, {}).groups] == [("left", "Empty")]
 
