@@ -81,6 +81,8 @@ class LogState:
         #: By isolation: a mark and where it lies in the files.
         self._placed: dict[str, tuple[OffsetPosition, OffsetPosition]] = {}
         self.topic_id = loaded.topic_id
+        #: It was loaded after an orderly stop: nothing of its end can have been lost.
+        self.was_clean = loaded.clean_shutdown
         self._topic_id_unsaved = False
         if topic_id is not None:
             self.assign_topic_id(topic_id)

@@ -132,6 +132,16 @@ GENERAL: tuple[tuple[str, str], ...] = (
         "partition is not touched by either.",
     ),
     (
+        "A transaction that is open in a partition when it is loaded, and that its coordinator does not know",
+        "Power cuts make such. Kafka leaves it open until somebody ends it by hand (KIP-664); compactd ends it as it was "
+        "decided, or aborts it (docs/durability.md).",
+    ),
+    (
+        "InitProducerId after a stop that was not orderly",
+        "compactd gives a transactional id a fresh producer id, since records of larger epochs may be lost; Kafka raises "
+        "the epoch that is left.",
+    ),
+    (
         "A damaged record in `__transaction_state`",
         "compactd does not serve that partition, and tries to load it again; Kafka goes on with what it could read, and "
         "forgets the transactions behind it.",

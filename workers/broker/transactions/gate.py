@@ -17,6 +17,7 @@ from compactd.workers.broker.errors import ErrorCode, error_of
 from compactd.workers.broker.partition import Partition
 from compactd.workers.broker.peers import PeerError, Peers
 from compactd.workers.broker.requests import RequestHeader
+from compactd.workers.broker.transactions.open_at_load import OpenAtLoad
 from compactd.workers.broker.transactions.partition_errors import PartitionErrors
 from compactd.workers.broker.transactions.transaction import Producer, TopicPartitionKey, TransactionError
 
@@ -60,6 +61,7 @@ class Gate:
     def __init__(self, context: Context, coordinator: TransactionCoordinator) -> None:
         self._context = context
         self._coordinator = coordinator
+        self._open = context.part(OpenAtLoad)
         context.part(Peers).serve(_OPERATION, Asked, self._asked)
 
     async def __call__(
@@ -118,7 +120,12 @@ class Gate:
             except CompactdError as error:
                 errors[key] = error_of(error)
                 continue
-            if asked is not None:
+            if asked is None:
+                continue
+            if self._open.find(key, producer_id) is not None:
+                # Whatever it begins now, its marker would end that as well.
+                errors[key] = ErrorCode.CONCURRENT_TRANSACTIONS
+            else:
                 waiting[key] = partition, asked
         return errors, waiting
 
