@@ -15,7 +15,6 @@ from tests.integration.answers.recording import KAFKA_VERSIONS, Log, Recording, 
 from tests.integration.differences import ANSWERS, DOCUMENT, document
 from tests.integration.servers import Server
 
-
 #: Kafka's controller gives its leadership up, and takes it again, at some requests of other scripts (NullPointerException).
 _OF_THE_PAST = re.compile(r"API 55 v\d, quorum of __cluster_metadata-0: \S*\.leader_epoch is \d+ in Kafka, 1 here")
 
