@@ -17,7 +17,14 @@ from compactd.config.errors import EXIT_DONE, CompactdError, UsageError
 from compactd.config.load import ResolvedConfig
 from compactd.scripts.clean_workers import run_jobs
 from compactd.scripts.explain import Reason, first_reason, limit_reason, policy_reason
-from compactd.scripts.options import config_option, metadata_option, now_option, sets_option
+from compactd.scripts.options import (
+    config_option,
+    high_watermark_option,
+    json_of_partitions_option,
+    metadata_option,
+    now_option,
+    sets_option,
+)
 from compactd.scripts.output import (
     Progress,
     Table,
@@ -79,12 +86,7 @@ class Choice:
 @click.option(
     "--uncleanable-offset", type=click.IntRange(min=0), metavar="N", help="Clean no further than this (one partition)."
 )
-@click.option(
-    "--high-watermark",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="In place of replication-offset-checkpoint's (one partition).",
-)
+@high_watermark_option
 @now_option
 @sets_option
 @config_option
@@ -106,7 +108,7 @@ class Choice:
     help="The offset map holds as many keys as Kafka's (24 bytes each), however small the buffer.",
 )
 @click.option("--dry-run", is_flag=True, help="Report what a clean would free; write nothing and take no lock.")
-@click.option("--json", "as_json", is_flag=True, help="JSON lines: one object a partition.")
+@json_of_partitions_option
 def command(
     paths: tuple[Path, ...],
     workers: int | None,
