@@ -219,7 +219,7 @@ def _clean(
         check_partition_writable(partition)
     if options.roll and not options.dry_run and partition.active_segment.size:
         roll_active_segment(partition)
-        partition = load_partition(replace(job, clean_shutdown=True), options.now_ms)
+        partition = load_partition(job, options.now_ms)
     elif options.roll and partition.active_segment.size:
         partition = partition.as_if_rolled()
 
