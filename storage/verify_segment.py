@@ -84,7 +84,8 @@ class _Batches:
 
     def __init__(self, segment: LogSegment, scan: SegmentScan) -> None:
         self.offsets, self.positions = _columns(scan.offset_index)
-        first = next(scan_headers(segment.log_path, 0, segment.size), None) if segment.size else None
+        # Not the first batch either where it is the one that lies too far.
+        first = next(scan_headers(segment.log_path, 0, segment.size), None) if scan.batches else None
         times = TimeIndex("", segment.base_offset, scan.time_index)
         #: (timestamp, last offset of the batch that first reached it)
         self.rises = times.entries

@@ -193,6 +193,12 @@ def test_several_damaged_batches_of_a_segment_are_all_told(tmp_path: Path) -> No
     assert all("CRC" in finding.detail and finding.offset is not None for finding in found)
 
 
+def test_a_first_batch_that_lies_too_far_is_told(tmp_path: Path) -> None:
+    directory = stopped_broker(tmp_path / "d")
+    _edit(_log(directory, 1), 0, (_bases(directory)[1] + (1 << 31)).to_bytes(8, "big"))
+    assert "OFFSET_OVERFLOW" in codes(directory)
+
+
 def test_notes_are_no_faults(tmp_path: Path) -> None:
     directory = stopped_broker(tmp_path / "d")
     (directory / (names.log_name(0) + names.DELETED)).write_bytes(b"")
