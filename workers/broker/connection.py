@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import select
 import socket
 import struct
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 _SIZE = struct.Struct(">i")
-#: Most that one call gives to the kernel to send from a file.
-_SEND_AT_ONCE = 4 << 20
 #: Parts of answers up to this size are put together before they are sent.
 _SMALL = 32 << 10
 #: So many requests of one client are served, or for so long, before others get a turn.
@@ -446,17 +443,37 @@ class Connection:
                 bound_buffer(self._socket)
         if left >= LARGE and self.peer.work is None:  # where a quota counts the time of a request, the loop sends
             position, left = await self._send_in_thread(part)
-        while left:
-            try:
-                sent = os.sendfile(self._fd, part.fileno(), position, min(left, _SEND_AT_ONCE))
-            except (BlockingIOError, InterruptedError):
-                await self._writable()
-                continue
-            if sent == 0:
-                raise _cut_short()
+        if not left:
+            return
+        piece = Piece(self._server.senders, self._fd, part.fileno(), position, left)
+        while not piece.send():
             self.last_active = self._loop.time()
-            position += sent
-            left -= sent
+            if self.peer.work is None:
+                await self._send_when_writable(piece)
+                break
+            await self._writable()
+        if piece.is_cut:
+            raise _cut_short()
+        self.last_active = self._loop.time()
+
+    async def _send_when_writable(self, piece: Piece) -> None:
+        """Sends whenever there is room, without the task: to wake it for each part takes longer than to send the part."""
+        sent = self._loop.create_future()
+        self._loop.add_writer(self._fd, self._send_more, piece, sent)
+        try:
+            await sent
+        finally:
+            self._loop.remove_writer(self._fd)
+
+    def _send_more(self, piece: Piece, sent: asyncio.Future[None]) -> None:
+        if sent.done():
+            return
+        self.last_active = self._loop.time()
+        try:
+            if piece.send():
+                sent.set_result(None)
+        except OSError as error:
+            sent.set_exception(error)
 
     async def _send_in_thread(self, part: SendsFile) -> tuple[int, int]:
         """Where the rest begins that is better sent by the loop, because the client is slow, and its length."""
