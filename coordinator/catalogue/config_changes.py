@@ -28,10 +28,10 @@ from compactd.coordinator.catalogue.topic_changes import (
     Context,
     PlanError,
     config_record,
-    name_fault,
     utf16_length,
 )
 from compactd.coordinator.interfaces import Settings
+from compactd.storage import names
 from compactd.storage.metadata.record_types import MetadataRecord, RecordType
 from compactd.workers.catalogue_messages import (
     AlterConfigs,
@@ -193,8 +193,7 @@ def _new_values(resource: ResourceChange, incremental: bool, stored: Mapping[str
         elif operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
             changes[change.name] = _list_value(resource.type, change, stored.get(change.name))
         else:
-            text = "The server experienced an unexpected error when processing the request."
-            raise PlanError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
+            raise PlanError(ErrorCode.UNKNOWN_SERVER_ERROR, None)
     return changes
 
 
@@ -242,7 +241,7 @@ def _validate(resource: ResourceChange, after: Mapping[str, str], context: Conte
     if resource.type == ResourceType.TOPIC:
         if not name:
             raise PlanError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
-        wrong = name_fault(name)
+        wrong = names.topic_name_fault(name)
         if wrong is not None:
             raise PlanError(ErrorCode.INVALID_TOPIC_EXCEPTION, wrong)
         fault = topic_error(after, context.inherited)

@@ -33,6 +33,8 @@ def limits_error(configs: Mapping[str, str], daemon: DaemonConfig) -> str | None
     """Why these settings of one group (all of them, each good by itself) can't be stored; None when they can."""
     for name, (least, most) in {**_consumer_bounds(daemon), **_BOUNDS}.items():
         value = int(configs.get(name, least if least is not None else most or 0))
+        if least is not None and most is not None and not least <= value <= most:
+            return f"{name} must be in the range {least} to {most} inclusive."
         if least is not None and value < least:
             return f"{name} must be greater than or equal to group.{_limit(name, 'min')}, which is {least}"
         if most is not None and value > most:

@@ -123,20 +123,6 @@ def plan_create(request: CreateTopics, context: Context) -> Plan:
     return _settled(plan, request.validate_only, [topic.name for topic in request.topics])
 
 
-def name_fault(name: str) -> str | None:
-    """Why no topic may have this name; None when one may."""
-    reason = None
-    if not name:
-        reason = "the empty string is not allowed"
-    elif name in (".", ".."):
-        reason = f"'{name}' is not allowed"
-    elif len(name) > 249:
-        reason = f"the length of '{name}' is longer than the max allowed length 249"
-    elif not names.is_topic_name(name):
-        reason = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
-    return None if reason is None else f"Topic name is invalid: {reason}"
-
-
 def _create(topic: NewTopic, context: Context, plan: Plan, colliding: Mapping[str, str]) -> TopicResult:
     name, image = topic.name, context.image
     if name in image.topics:
@@ -145,7 +131,7 @@ def _create(topic: NewTopic, context: Context, plan: Plan, colliding: Mapping[st
     if other is not None:
         text = f"Topic '{name}' collides with existing topic: {other}"
         raise PlanError(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
-    fault = name_fault(name)
+    fault = names.topic_name_fault(name)
     if fault is not None:
         raise PlanError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
     configs = _checked_configs(topic, context)

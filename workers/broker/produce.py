@@ -6,7 +6,7 @@ import struct
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import Protocol
 
-from compactd.config.errors import CompactdError, InvalidRecordError
+from compactd.config.errors import CompactdError, InvalidRecordError, InvalidTimestampError
 from compactd.storage.log import Appended, Origin
 from compactd.workers.broker.api_keys import PRODUCE
 from compactd.workers.broker.context import Context
@@ -34,11 +34,16 @@ _WITH_IDS = 13
 #: Clients of this name may write to internal topics.
 ADMIN_CLIENT = "__admin_client"
 
-#: What is said with a refusal by the transaction's coordinator.
-_GATE_MESSAGES = {
-    ErrorCode.INVALID_TXN_STATE: "Partition was not added to the transaction",
-    ErrorCode.NOT_ENOUGH_REPLICAS: "Unable to verify the partition has been added to the transaction",
-}
+#: Refusals by the transaction's coordinator after which the producer asks again; older ones only know how to do that for
+#: NOT_ENOUGH_REPLICAS.
+_NOT_NOW = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
 
 #: Refusals that Kafka answers without the log's start (ReplicaManager.appendRecordsToLeader).
 _WITHOUT_LOG_START = frozenset(
@@ -49,6 +54,7 @@ _WITHOUT_LOG_START = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
+_RECORDS_SHOWN = 3
 _HEADER_SIZE = 61
 _LENGTH = struct.Struct(">i")
 _LENGTH_AT, _OVERHEAD = 8, 12
@@ -113,7 +119,7 @@ async def produce(context: Context, header: RequestHeader, request: ProduceReque
                 error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             partition = context.partitions.get(name, produced[0]) if name else None
             if error:
-                result.error, result.message = error, _GATE_MESSAGES.get(error)
+                result.error, result.message = _told(header, error)
             elif partition is None:
                 result.error = missing
                 if name:
@@ -240,7 +246,30 @@ def _explain(error: CompactdError, partition: Partition, result: ProduceResult) 
     if isinstance(error, InvalidRecordError):
         result.record_errors = error.record_errors
         # What a client reads names the partition, not where it lies on our disks.
-        result.message = str(error).replace(str(error.path), str(partition))
+        result.message = _of_records(error) or str(error).replace(str(error.path), str(partition))
+
+
+def _told(header: RequestHeader, error: ErrorCode) -> tuple[ErrorCode, str | None]:
+    """A refusal by the transaction's coordinator, as a producer may hear it (ReplicaManager.handleProduceAppend)."""
+    adds = header.version >= _FIRST_TRANSACTION_V2
+    if error in _NOT_NOW or (error is ErrorCode.CONCURRENT_TRANSACTIONS and not adds):
+        text = f"Unable to verify the partition has been added to the transaction. Underlying error: {error.name}"
+        return ErrorCode.NOT_ENOUGH_REPLICAS, text
+    return error, "Partition was not added to the transaction" if error is ErrorCode.INVALID_TXN_STATE else None
+
+
+def _of_records(error: InvalidRecordError) -> str:
+    """As Kafka says it of records that are named in the answer (LogValidator.processRecordErrors); "": none is."""
+    named = error.record_errors
+    if not named:
+        return ""
+    if isinstance(error, InvalidTimestampError):
+        return "One or more records have been rejected due to invalid timestamp"
+    shown = ", ".join(f"RecordError(batchIndex={index}, message='{text}')" for index, text in named[:_RECORDS_SHOWN])
+    return (
+        f"One or more records have been rejected due to {len(named)} record errors in total, "
+        f"and only showing the first three errors at most: [{shown}]"
+    )
 
 
 def _noted(done: Appended, result: ProduceResult) -> Appended | None:
