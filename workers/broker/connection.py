@@ -22,6 +22,7 @@ from compactd.workers.broker.decoding import MalformedRequestError
 from compactd.workers.broker.quotas.clients import ClientQuotas
 from compactd.workers.broker.requests import CLOSE, Encoded, Peer, SendsFile, answer, total_size
 from compactd.workers.broker.senders import LARGE, Piece, bound_buffer
+from compactd.workers.broker.strangers import without_tls
 
 if TYPE_CHECKING:
     from compactd.workers.broker.context import Context
@@ -324,16 +325,18 @@ class Connection:
                 if len(self._head) < _SIZE.size:
                     return
                 (size,) = _SIZE.unpack(self._head)
-                self._head.clear()
                 if not 0 < size <= self._max_request:
+                    guess = without_tls(bytes(self._head))
                     _LOGGER.info(
-                        "%s:%d is disconnected: a request of %d bytes, where at most %d are taken",
+                        "%s:%d is disconnected: a request of %d bytes, where at most %d are taken%s",
                         self.peer.host,
                         self.peer.port,
                         size,
                         self._max_request,
+                        f" ({guess})" if guess else "",
                     )
                     raise Disconnected
+                self._head.clear()
                 # Grows with what really comes: a size alone costs nothing.
                 self._frame = bytearray()
                 self._lacking = size

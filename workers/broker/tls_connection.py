@@ -15,6 +15,7 @@ from compactd.workers.broker.connection import Connection, Disconnected
 from compactd.workers.broker.requests import Encoded, Peer, SendsFile, total_size
 from compactd.workers.broker.security.login_counts import LoginCounts
 from compactd.workers.broker.security.tls import Tls
+from compactd.workers.broker.strangers import with_tls
 
 if TYPE_CHECKING:
     from compactd.workers.broker.security.sasl import SaslSession
@@ -213,5 +214,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is refused: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
-        return error.reason or str(error)
+        reason = error.reason or str(error)
+        guess = with_tls(reason)
+        return f"{reason} ({guess})" if guess else reason
     return str(error) or type(error).__name__

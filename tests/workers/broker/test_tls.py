@@ -102,17 +102,25 @@ def test_clients_that_log_in_are_called_by_their_users(broker: InProcessBroker, 
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
-def test_strangers_and_clients_without_tls_do_not_get_in(broker: InProcessBroker, certificates: Certificates) -> None:
+def test_strangers_and_clients_without_tls_do_not_get_in(
+    broker: InProcessBroker, certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "compactd.workers.broker.tls_connection")
     with (
         pytest.raises((ssl.SSLError, ConnectionError)),
         TlsClient(broker.ports["SSL"], certificates, "stranger") as client,
     ):
         client.ask(METADATA, 9, {"topics": []})
-    with RawClient(broker.ports["SSL"]) as client:
-        client.send(METADATA, 9, {"topics": []})
-        with suppress(ConnectionError):
-            while client.socket.recv(100):
-                pass  # an alert
+    frame = request_frame(METADATA, 9, 1, {"topics": []})
+    metadata = len(frame).to_bytes(4, "big") + frame
+    for sent, guess in ((metadata, "looks like a client without TLS"), (b"GET / HTTP/1.0\r\n\r\n", "it speaks HTTP")):
+        caplog.clear()
+        with RawClient(broker.ports["SSL"]) as client:
+            client.send_bytes(sent)
+            with suppress(ConnectionError):
+                while client.socket.recv(100):
+                    pass  # an alert
+        assert guess in caplog.text
     with pytest.raises(ssl.SSLError):
         TlsClient(broker.ports["SSL"], certificates, version=ssl.TLSVersion.TLSv1_1)
 
