@@ -270,6 +270,9 @@ def settings(script: Script) -> None:
     script.ask("replace", 33, 2, {"resources": [row], "validate_only": False})
     heard(script.client)
     script.configs(2, "c", ["segment.ms", "cleanup.policy"])
+    # Topics of other scripts are told with the broker's.
+    script.alter(4, "", ("log.retention.ms", 1, None), ("log.cleaner.threads", 1, None))
+    script.alter(4, "1", ("log.retention.ms", 1, None), ("log.roll.ms", 1, None))
     for body in ({}, {"producer_id": 5}, {"transactional_id": ""}):
         answer = script.client.ask(22, 5, {"transactional_id": None, "transaction_timeout": 1000, **body})
         script.log.append((f"producer id {body}", (int(answer.error_code), answer.producer_epoch)))
