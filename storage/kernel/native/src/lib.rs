@@ -370,6 +370,7 @@ impl Round {
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(scan::scan_segment, module)?)?;
     module.add_function(wrap_pyfunction!(validate::validate_batch, module)?)?;
+    module.add_function(wrap_pyfunction!(validate::find_timestamp, module)?)?;
     module.add_function(wrap_pyfunction!(validate::lz4_frame, module)?)?;
     module.add_function(wrap_pyfunction!(validate::plain_area, module)?)?;
     module.add_function(wrap_pyfunction!(validate::compress_area, module)?)?;
