@@ -7,12 +7,14 @@ which only grows, and within a bucket the order of insertion. Not followed: a bu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 _SMALLEST = 16
 
 Key = tuple[str, int]
 
 
+@lru_cache(maxsize=1024)
 def string_hash(text: str) -> int:
     """String.hashCode as an unsigned number: h = 31 h + UTF-16 unit."""
     value = 0
