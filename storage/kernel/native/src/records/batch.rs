@@ -1,32 +1,10 @@
 //! The records of a batch of any magic, decompressed, walked and checked.
 
-use crate::codecs::Codecs;
 use crate::errors::Damage;
-use crate::header::{Header, V2_HEADER};
-use crate::legacy;
-use crate::record::{self, Fields};
-use crate::transactions::Marker;
-
-/// One record; the positions of `fields` count from the start of its batch's area.
-#[derive(Clone, Copy, Debug)]
-pub struct Record {
-    pub offset: i64,
-    pub timestamp: i64,
-    pub fields: Fields,
-}
-
-impl Record {
-    #[inline(always)]
-    pub fn key<'a>(&self, area: &'a [u8]) -> Option<&'a [u8]> {
-        let length = usize::try_from(self.fields.key_length).ok()?;
-        area.get(self.fields.key..self.fields.key + length)
-    }
-
-    #[inline(always)]
-    pub fn is_tombstone(&self) -> bool {
-        self.fields.value_length < 0
-    }
-}
+use crate::records::codecs::Codecs;
+use crate::records::header::{Header, V2_HEADER};
+use crate::records::legacy;
+use crate::records::record::{self, Record};
 
 /// Memory that decompressed records take, kept from batch to batch.
 #[derive(Default)]
@@ -131,6 +109,15 @@ fn walk_legacy(header: &Header, area: &[u8], mut each: impl FnMut(&Record)) -> R
         each(&record);
     }
     Ok(())
+}
+
+/// What a control batch says of its producer's transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Marker {
+    Abort,
+    Commit,
+    /// Anything else a control record may be; always kept.
+    Other,
 }
 
 /// What the first record of a control batch says; None for an empty batch. All of its records are checked.

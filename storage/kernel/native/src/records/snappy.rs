@@ -4,7 +4,7 @@
 //! differently (valid, but other bytes). Blocks are decoded by `snap`.
 
 use crate::errors::Damage;
-use crate::stream::Step;
+use crate::records::step::Step;
 
 const MAGIC: [u8; 8] = [0x82, b'S', b'N', b'A', b'P', b'P', b'Y', 0];
 const CHUNK: usize = 32 << 10;

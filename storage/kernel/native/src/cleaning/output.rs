@@ -6,9 +6,9 @@ use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 
+use crate::cleaning::reader::Source;
 use crate::errors::{KernelError, Outcome};
 use crate::memory;
-use crate::reader::Source;
 
 const BUFFER: usize = 1 << 20;
 /// So much is handed to the file before the kernel is asked to write it out: the fsync at the end then finds little to do.

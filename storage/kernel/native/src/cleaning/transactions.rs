@@ -4,7 +4,8 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
 
-use crate::header::Header;
+use crate::records::batch::Marker;
+use crate::records::header::Header;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AbortedTransaction {
@@ -28,14 +29,6 @@ impl AbortedTransaction {
             out.extend_from_slice(&field.to_be_bytes());
         }
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Marker {
-    Abort,
-    Commit,
-    /// Anything else a control record may be; always kept.
-    Other,
 }
 
 #[derive(Default)]

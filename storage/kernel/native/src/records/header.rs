@@ -9,10 +9,29 @@ pub const V2_HEADER: usize = 61;
 /// Smallest size field that any magic allows (a V0 record without key and value).
 const SMALLEST_SIZE: i32 = 14;
 
+/// Where the fields of a V2 header begin. Offset, length and magic lie there in V0 and V1 too.
+pub mod field {
+    pub const BASE_OFFSET: usize = 0;
+    pub const LENGTH: usize = 8;
+    pub const LEADER_EPOCH: usize = 12;
+    pub const MAGIC: usize = 16;
+    pub const CRC: usize = 17;
+    /// Two bytes, and the first of those that the CRC covers. Kafka gives a meaning to bits of the second one only.
+    pub const ATTRIBUTES: usize = 21;
+    pub const LAST_OFFSET_DELTA: usize = 23;
+    pub const BASE_TIMESTAMP: usize = 27;
+    pub const MAX_TIMESTAMP: usize = 35;
+    pub const PRODUCER_ID: usize = 43;
+    pub const PRODUCER_EPOCH: usize = 51;
+    pub const BASE_SEQUENCE: usize = 53;
+    pub const RECORD_COUNT: usize = 57;
+}
+
+/// Bits of the attributes.
 pub const CODEC_MASK: u8 = 0x07;
-const LOG_APPEND_TIME: u8 = 0x08;
-const TRANSACTIONAL: u8 = 0x10;
-const CONTROL: u8 = 0x20;
+pub const LOG_APPEND_TIME: u8 = 0x08;
+pub const TRANSACTIONAL: u8 = 0x10;
+pub const CONTROL: u8 = 0x20;
 const DELETE_HORIZON: u8 = 0x40;
 
 /// One batch, or one V0/V1 entry. V0 and V1 have no producer, and only their last offset stands in the header.
@@ -99,9 +118,16 @@ pub fn i64_at(bytes: &[u8], at: usize) -> Option<i64> {
     number(bytes, at).map(i64::from_be_bytes)
 }
 
+/// Writes a field of a header.
+#[inline(always)]
+pub fn put(batch: &mut [u8], at: usize, bytes: &[u8]) {
+    batch[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
 /// Whole size of the batch whose first 17 bytes are `front`, of which `left` bytes remain in the file.
 pub fn batch_size(front: &[u8], left: u64) -> Result<usize, Damage> {
-    let size = i32_at(front, 8).ok_or("truncated: the file ends inside a batch header")?;
+    let size =
+        i32_at(front, field::LENGTH).ok_or("truncated: the file ends inside a batch header")?;
     if size < SMALLEST_SIZE {
         if front.iter().all(|&byte| byte == 0) {
             return Err("truncated: only zeros where a batch should be".into());
@@ -112,7 +138,7 @@ pub fn batch_size(front: &[u8], left: u64) -> Result<usize, Damage> {
         .into());
     }
     let size = size as usize + LOG_OVERHEAD;
-    match front.get(16) {
+    match front.get(field::MAGIC) {
         Some(0..=2) => {}
         Some(magic) => return Err(format!("unknown magic {}", *magic as i8).into()),
         None => return Err("truncated: the file ends inside a batch header".into()),
@@ -128,7 +154,7 @@ pub fn batch_size(front: &[u8], left: u64) -> Result<usize, Damage> {
 /// Reads and checks the header and the CRC of one whole batch.
 pub fn read(batch: &[u8], position: u64) -> Result<Header, Damage> {
     let short = || Damage::from("its length field is too small for its magic");
-    let magic = *batch.get(16).ok_or_else(short)?;
+    let magic = *batch.get(field::MAGIC).ok_or_else(short)?;
     if magic == 2 {
         read_v2(batch, position)
     } else {
@@ -145,18 +171,18 @@ fn read_v2(batch: &[u8], position: u64) -> Result<Header, Damage> {
         .into());
     };
     let short = || Damage::from("truncated: the file ends inside a batch header");
-    let crc = i32_at(head, 17).ok_or_else(short)? as u32;
-    let found = crc_fast::crc32_iscsi(&batch[21..]);
+    let crc = i32_at(head, field::CRC).ok_or_else(short)? as u32;
+    let found = crc_fast::crc32_iscsi(&batch[field::ATTRIBUTES..]);
     if crc != found {
         return Err(Damage {
             reason: format!("its CRC-32C is {found:08x}, the header says {crc:08x}").into(),
             crc: Some((crc, found)),
         });
     }
-    let base_offset = i64_at(head, 0).ok_or_else(short)?;
-    let last_delta = i32_at(head, 23).ok_or_else(short)?;
-    let count = i32_at(head, 57).ok_or_else(short)?;
-    let attributes = head[22];
+    let base_offset = i64_at(head, field::BASE_OFFSET).ok_or_else(short)?;
+    let last_delta = i32_at(head, field::LAST_OFFSET_DELTA).ok_or_else(short)?;
+    let count = i32_at(head, field::RECORD_COUNT).ok_or_else(short)?;
+    let attributes = head[field::ATTRIBUTES + 1];
     let codec = attributes & CODEC_MASK;
     if base_offset < 0 {
         return Err(format!("its base offset {base_offset} is negative").into());
@@ -182,12 +208,12 @@ fn read_v2(batch: &[u8], position: u64) -> Result<Header, Damage> {
         attributes,
         base_offset,
         last_offset,
-        leader_epoch: i32_at(head, 12).ok_or_else(short)?,
-        base_timestamp: i64_at(head, 27).ok_or_else(short)?,
-        max_timestamp: i64_at(head, 35).ok_or_else(short)?,
-        producer_id: i64_at(head, 43).ok_or_else(short)?,
-        producer_epoch: i16_at(head, 51).ok_or_else(short)?,
-        base_sequence: i32_at(head, 53).ok_or_else(short)?,
+        leader_epoch: i32_at(head, field::LEADER_EPOCH).ok_or_else(short)?,
+        base_timestamp: i64_at(head, field::BASE_TIMESTAMP).ok_or_else(short)?,
+        max_timestamp: i64_at(head, field::MAX_TIMESTAMP).ok_or_else(short)?,
+        producer_id: i64_at(head, field::PRODUCER_ID).ok_or_else(short)?,
+        producer_epoch: i16_at(head, field::PRODUCER_EPOCH).ok_or_else(short)?,
+        base_sequence: i32_at(head, field::BASE_SEQUENCE).ok_or_else(short)?,
         record_count: count as usize,
     })
 }

@@ -6,9 +6,9 @@ use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyOSError};
 use pyo3::prelude::*;
 
-use crate::memory::bytes_of_mut;
-use crate::memory::write_all;
-use crate::validate::{Admission, DETACH_FROM};
+use crate::log::admission::Admission;
+use crate::log::validate::DETACH_FROM;
+use crate::memory::{bytes_of_mut, write_all};
 
 /// The fields of `Admitted`, and whether the batch was written, too.
 type Appended = (i64, i64, i64, i16, i32, bool, bool);
@@ -45,9 +45,8 @@ pub fn append_batch(
     let Some((last, largest, producer, epoch, sequence, transactional)) = admitted else {
         return Ok(None);
     };
-    let follows = || {
-        transactional == in_transaction && known == Some((producer, epoch, i64::from(sequence)))
-    };
+    let follows =
+        || transactional == in_transaction && known == Some((producer, epoch, i64::from(sequence)));
     let fits = (producer < 0 || follows())
         && bytes.len() as i64 <= room
         && last <= last_fitting

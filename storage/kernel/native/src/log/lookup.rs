@@ -6,13 +6,10 @@ use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 
-use crate::header::{i32_at, i64_at, LOG_OVERHEAD};
-use crate::memory::bytes_of;
-use crate::memory::read_at;
+use crate::memory::{bytes_of, read_at};
+use crate::records::header::{field, i32_at, i64_at, LOG_OVERHEAD};
 
 const SMALLEST_ENTRY: u64 = 26;
-const MAGIC: usize = 16;
-const LAST_DELTA: usize = 23;
 
 /// What became of a search.
 const FOUND: u8 = 0;
@@ -128,15 +125,17 @@ pub fn find_batch(data: &[u8], left: u64, offset: i64, expected: Option<i64>) ->
     let mut at = 0usize;
     loop {
         let room = left.saturating_sub(at as u64);
-        let (Some(base), Some(length), Some(&magic)) =
-            (i64_at(data, at), i32_at(data, at + 8), data.get(at + MAGIC))
-        else {
+        let (Some(base), Some(length), Some(&magic)) = (
+            i64_at(data, at),
+            i32_at(data, at + field::LENGTH),
+            data.get(at + field::MAGIC),
+        ) else {
             return (GO_ON, at, 0, 0, 0);
         };
         let size = i64::from(length) + LOG_OVERHEAD as i64;
         let delta = match magic {
             0 | 1 => Some(0),
-            2 => i32_at(data, at + LAST_DELTA),
+            2 => i32_at(data, at + field::LAST_OFFSET_DELTA),
             _ => return (DAMAGED, at, 0, 0, 0),
         };
         let Some(delta) = delta else {

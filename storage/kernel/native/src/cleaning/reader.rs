@@ -5,10 +5,10 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
+use crate::cleaning::transactions::AbortedTransaction;
 use crate::errors::{Damage, KernelError, Outcome};
-use crate::header::{self, Header};
 use crate::memory;
-use crate::transactions::AbortedTransaction;
+use crate::records::header::{self, field, Header};
 
 /// Fits the second-level cache, and is enough to make the cost of a system call vanish.
 const BUFFER: usize = 1 << 20;
@@ -101,9 +101,9 @@ impl<'a> Reader<'a> {
 
     fn damaged(&self, damage: Damage) -> KernelError {
         let front = &self.bytes[self.start..self.end];
-        let base_offset = header::i64_at(front, 0).unwrap_or(-1);
-        let delta = if front.get(16) == Some(&2) {
-            header::i32_at(front, 23).unwrap_or(0)
+        let base_offset = header::i64_at(front, field::BASE_OFFSET).unwrap_or(-1);
+        let delta = if front.get(field::MAGIC) == Some(&2) {
+            header::i32_at(front, field::LAST_OFFSET_DELTA).unwrap_or(0)
         } else {
             0
         };

@@ -2,7 +2,7 @@
 
 use crate::errors::Damage;
 use crate::memory::{lz4_compress_block, lz4_decompress_block};
-use crate::stream::Step;
+use crate::records::step::Step;
 
 const MAGIC: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];
 const BLOCK: usize = 64 << 10;

@@ -5,26 +5,16 @@
 
 use flate2::{Decompress, FlushDecompress, Status};
 
-use crate::codecs::{gzip_body, gzip_trailer, not_zstd, too_large, GZIP, LARGEST_AREA};
 use crate::errors::Damage;
-use crate::record::{MISFIT, OUTSIDE};
-use crate::{lz4, snappy};
+use crate::records::codecs::{gzip_body, gzip_trailer, not_zstd, GZIP, LARGEST_AREA};
+use crate::records::record::{MISFIT, OUTSIDE};
+use crate::records::step::Step;
+use crate::records::{lz4, snappy};
 
 /// Decompressed at once, where the codec leaves the choice.
 const PIECE: usize = 256 << 10;
 /// How far back a block of an lz4 frame may refer.
 const HISTORY: usize = 64 << 10;
-
-/// How decompressing a piece ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Something was appended, or might be by the next step.
-    More,
-    /// There is nothing more.
-    End,
-    /// The piece is too large for the limit.
-    Full,
-}
 
 /// What a check has to know of one record.
 pub struct Seen {
@@ -82,7 +72,7 @@ impl<'a> Stream<'a> {
             let came = self.window.len() - before;
             self.total += came;
             if step == Step::Full || self.total > LARGEST_AREA {
-                return Err(too_large(LARGEST_AREA));
+                return Err(Damage::too_large(LARGEST_AREA));
             }
             if came > 0 {
                 return Ok(true);
@@ -316,8 +306,8 @@ impl<'a> Zstd<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codecs::Codecs;
-    use crate::varint;
+    use crate::records::codecs::Codecs;
+    use crate::records::varint;
 
     /// `count` records with a key and a value of `size` zeros.
     fn records(count: i32, size: usize) -> Vec<u8> {

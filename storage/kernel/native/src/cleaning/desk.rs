@@ -3,16 +3,17 @@
 //!
 //! Dirty records need no lookup: pass one left a bit for each that says whether its key came again.
 
-use crate::batch::{self, Scratch};
-use crate::codecs::Codecs;
+use crate::cleaning::dirty::Dirty;
+use crate::cleaning::map::{Fingerprint, Hasher, OffsetMap};
+use crate::cleaning::reader::Source;
+use crate::cleaning::rebuild::{Rebuild, Rebuilt, Rewriter, Written};
+use crate::cleaning::settings::Settings;
+use crate::cleaning::stats::Stats;
 use crate::errors::Damage;
-use crate::header::{Header, V2_HEADER};
-use crate::map::{Fingerprint, Hasher, OffsetMap};
-use crate::reader::Source;
-use crate::rebuild::{self, Rebuild, Rebuilt};
-use crate::record;
-use crate::round::{Dirty, Settings};
-use crate::varint;
+use crate::records::batch::{self, Scratch};
+use crate::records::codecs::Codecs;
+use crate::records::header::Header;
+use crate::records::{record, varint};
 
 /// Lookups that are prefetched together.
 const AHEAD: usize = 32;
@@ -33,47 +34,6 @@ struct Lookup {
     /// Of the record in its batch.
     index: usize,
     lose_from: u64,
-}
-
-/// Last offset, max timestamp and bytes of a batch that was written.
-pub type Written = (i64, i64, usize);
-
-/// The fields of CopyStats.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Stats {
-    pub messages_read: u64,
-    pub bytes_read: u64,
-    pub messages_written: u64,
-    pub bytes_written: u64,
-    pub invalid_messages_read: u64,
-    pub superseded: u64,
-    pub aborted: u64,
-    pub tombstones_read: u64,
-    pub tombstones_expired: u64,
-    pub markers_removed: u64,
-    pub batches_read: u64,
-    pub batches_copied: u64,
-    pub batches_rewritten: u64,
-    pub batches_emptied: u64,
-}
-
-impl Stats {
-    pub fn add(&mut self, other: &Stats) {
-        self.messages_read += other.messages_read;
-        self.bytes_read += other.bytes_read;
-        self.messages_written += other.messages_written;
-        self.bytes_written += other.bytes_written;
-        self.invalid_messages_read += other.invalid_messages_read;
-        self.superseded += other.superseded;
-        self.aborted += other.aborted;
-        self.tombstones_read += other.tombstones_read;
-        self.tombstones_expired += other.tombstones_expired;
-        self.markers_removed += other.markers_removed;
-        self.batches_read += other.batches_read;
-        self.batches_copied += other.batches_copied;
-        self.batches_rewritten += other.batches_rewritten;
-        self.batches_emptied += other.batches_emptied;
-    }
 }
 
 /// What pass one noted about a batch.
@@ -139,8 +99,7 @@ pub struct Desk {
     pub stats: Stats,
     /// A mark for each record of the batch at hand.
     marks: Vec<u8>,
-    raw: Vec<u8>,
-    encoded: Vec<u8>,
+    rewriter: Rewriter,
 }
 
 impl Desk {
@@ -182,31 +141,17 @@ impl Desk {
         ordinal: u64,
         out: &mut Vec<u8>,
     ) -> Result<Fate, Damage> {
-        let horizon = header.delete_horizon().filter(|&horizon| horizon >= 0);
-        let start = out.len();
-        out.resize(start + V2_HEADER, 0);
-        let compressed = header.codec() != 0;
-        let target = if compressed {
-            self.raw.clear();
-            &mut self.raw
-        } else {
-            &mut *out
-        };
-        let mut rebuild =
-            Rebuild::new(target, &mut self.encoded, Some(header.base_offset), horizon);
         let area = batch::area(header, bytes, &mut self.codecs, &mut self.scratch)?;
-        thin_records(header, area, &mut rebuild, |index| {
-            round.dirty.dead.get(ordinal + index)
-        })?;
-        let rebuilt = rebuild.done();
-        let written = finish(
+        let (rebuilt, written) = self.rewriter.write(
             &mut self.codecs,
             header,
-            compressed.then_some(&self.raw),
+            header.delete_horizon(),
             out,
-            start,
-            &rebuilt,
-            horizon.is_some(),
+            |rebuild| {
+                thin_records(header, area, rebuild, |index| {
+                    round.dirty.dead.get(ordinal + index)
+                })
+            },
         )?;
         Ok(Fate::Rewritten(rebuilt, written))
     }
@@ -360,36 +305,18 @@ impl Desk {
         horizon: Option<i64>,
         out: &mut Vec<u8>,
     ) -> Result<Fate, Damage> {
-        let horizon = horizon.filter(|&horizon| horizon >= 0);
-        let start = out.len();
-        out.resize(start + V2_HEADER, 0);
-        let compressed = header.codec() != 0;
-        let target = if compressed {
-            self.raw.clear();
-            &mut self.raw
-        } else {
-            &mut *out
-        };
-        let base_offset = (!header.is_legacy()).then_some(header.base_offset);
-        let mut rebuild = Rebuild::new(target, &mut self.encoded, base_offset, horizon);
         let mut marks = self.marks.iter();
-        let mut pushed = Ok(());
-        batch::walk(header, area, |record| {
-            if marks.next().is_some_and(|mark| mark & KEPT != 0) && pushed.is_ok() {
-                pushed = rebuild.push(area, record);
-            }
-        })?;
-        pushed?;
-        let rebuilt = rebuild.done();
-        let written = finish(
-            &mut self.codecs,
-            header,
-            compressed.then_some(&self.raw),
-            out,
-            start,
-            &rebuilt,
-            horizon.is_some(),
-        )?;
+        let (rebuilt, written) =
+            self.rewriter
+                .write(&mut self.codecs, header, horizon, out, |rebuild| {
+                    let mut pushed = Ok(());
+                    batch::walk(header, area, |record| {
+                        if marks.next().is_some_and(|mark| mark & KEPT != 0) && pushed.is_ok() {
+                            pushed = rebuild.push(area, record);
+                        }
+                    })?;
+                    pushed
+                })?;
         Ok(Fate::Rewritten(rebuilt, written))
     }
 }
@@ -405,22 +332,6 @@ fn answer(round: &View, lookups: &[Lookup], marks: &mut [u8]) {
             marks[lookup.index] &= !KEPT;
         }
     }
-}
-
-/// Compresses the records if need be and completes the header at `start`.
-fn finish(
-    codecs: &mut crate::codecs::Codecs,
-    header: &Header,
-    raw: Option<&Vec<u8>>,
-    out: &mut Vec<u8>,
-    start: usize,
-    rebuilt: &Rebuilt,
-    horizon: bool,
-) -> Result<Written, Damage> {
-    if let Some(raw) = raw {
-        codecs.compress(header.codec(), raw, out)?;
-    }
-    rebuild::write_header(out, start, header, rebuilt, horizon)
 }
 
 /// Pushes the records that are not dead; they were found whole and canonical in pass one.

@@ -4,16 +4,12 @@ use flate2::{Compress, Compression, FlushCompress, Status};
 
 use crate::errors::Damage;
 use crate::memory::{Inflated, Inflater};
-use crate::{lz4, snappy};
+use crate::records::{lz4, snappy};
 
 /// Largest decompressed record area, as in Kafka, where it has to fit a Java array or buffer.
 pub const LARGEST_AREA: usize = i32::MAX as usize;
 const ZSTD_LEVEL: i32 = 3;
 const STEP: usize = 64 << 10;
-
-pub fn too_large(limit: usize) -> Damage {
-    format!("its records decompress to more than {limit} bytes").into()
-}
 
 /// Contexts that are made at first use and then used again.
 #[derive(Default)]
@@ -53,7 +49,7 @@ impl Codecs {
         if self.decompress_within(codec, magic, data, out, LARGEST_AREA)? {
             Ok(())
         } else {
-            Err(too_large(LARGEST_AREA))
+            Err(Damage::too_large(LARGEST_AREA))
         }
     }
 

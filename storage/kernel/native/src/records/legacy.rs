@@ -1,9 +1,8 @@
 //! Message formats 0 and 1: single records and compressed wrappers around inner records (facts 2.4).
 
-use crate::batch::Record;
 use crate::errors::Damage;
-use crate::header::{i32_at, i64_at, Header, CODEC_MASK, LOG_OVERHEAD};
-use crate::record::Fields;
+use crate::records::header::{i32_at, i64_at, Header, CODEC_MASK, LOG_OVERHEAD};
+use crate::records::record::{Fields, Record};
 
 /// Reads the entry at `at` of `area`, all lengths checked. `(record, attributes)`; its offset is as stored.
 fn read_entry(area: &[u8], at: usize) -> Result<(Record, u8), Damage> {

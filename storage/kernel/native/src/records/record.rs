@@ -1,6 +1,6 @@
-//! Records inside a V2 batch: the checked walk over them, and writing them again (facts 2.2).
+//! Records inside a batch: those of V2 read and checked one by one, and written again (facts 2.2).
 
-use crate::varint::{self, read_varint, read_varlong};
+use crate::records::varint::{self, read_varint, read_varlong};
 
 /// Where the fields of one V2 record lie in the (decompressed) record area.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,6 +22,27 @@ pub struct Fields {
     pub end: usize,
     /// Its bytes from `tail` on are what Kafka would write.
     pub canonical: bool,
+}
+
+/// One record of any magic; the positions of `fields` count from the start of its batch's area.
+#[derive(Clone, Copy, Debug)]
+pub struct Record {
+    pub offset: i64,
+    pub timestamp: i64,
+    pub fields: Fields,
+}
+
+impl Record {
+    #[inline(always)]
+    pub fn key<'a>(&self, area: &'a [u8]) -> Option<&'a [u8]> {
+        let length = usize::try_from(self.fields.key_length).ok()?;
+        area.get(self.fields.key..self.fields.key + length)
+    }
+
+    #[inline(always)]
+    pub fn is_tombstone(&self) -> bool {
+        self.fields.value_length < 0
+    }
 }
 
 pub const OUTSIDE: &str = "a record reaches over the end of its batch";
