@@ -127,7 +127,7 @@ def not_applied_fault(names: Iterable[str]) -> str | None:
             found.append(name)
     if not found:
         return None
-    return f"compactd does not apply these configs while it runs: {_set(found)}"
+    return f"compactd does not apply these configs while it runs, only from its file when it starts: {_set(found)}"
 
 
 def value_error(rule: Rule, name: str, value: str) -> str | None:

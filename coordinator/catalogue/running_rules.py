@@ -6,11 +6,18 @@ Values that Kafka would take and that then would stand in its way at the next st
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
-from compactd.config.connection_limits import parse_overrides
-from compactd.coordinator.interfaces import Settings
+import msgspec
 
+from compactd.config.connection_limits import parse_overrides
+from compactd.config.errors import SettingError
+from compactd.config.listener_security import securities
+from compactd.coordinator.interfaces import Settings
+from compactd.workers.broker.security.tls import TlsError, build_context
+
+_OF_TLS = re.compile(r"listener\.name\.[^.]+\.ssl\.")
 _LEAST_MAP_BYTES = 1 << 20
 #: Pools of threads that Kafka resizes; those that nothing here has, with Kafka's defaults.
 _OTHER_POOLS = {"num.io.threads": 8, "num.network.threads": 3, "num.replica.fetchers": 1}
@@ -25,6 +32,23 @@ def running_fault(changes: Mapping[str, str], stored: Mapping[str, str], setting
         fault = _thread_fault(name, value, stored, settings) or _value_fault(name, value, changes, stored, settings)
         if fault is not None:
             return fault
+    return _tls_fault(changes, settings)
+
+
+def _tls_fault(changes: Mapping[str, str], settings: Settings) -> str | None:
+    """Keys and certificates that a listener could not be opened with (SslFactory.validateReconfiguration)."""
+    changed = {name: value for name, value in changes.items() if _OF_TLS.match(name)}
+    if not changed:
+        return None
+    daemon = settings.daemon
+    after = msgspec.structs.replace(daemon, listener_settings={**daemon.listener_settings, **changed})
+    try:
+        before = securities(daemon)
+        for name, security in securities(after).items():
+            if security.tls is not None and security.tls != before[name].tls:
+                build_context(security.tls)
+    except (SettingError, TlsError) as error:
+        return str(error)
     return None
 
 

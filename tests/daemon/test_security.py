@@ -13,11 +13,14 @@ from kafka.admin import NewTopic, UserScramCredentialUpsertion
 
 from compactd.config.errors import SettingError
 from compactd.coordinator.control.messages import GetStatus, Reload, Reloaded, Status, WorkerStatus
+from compactd.workers.broker.security.distinguished_names import subject_of
 from tests.coordinator.serving import until
 from tests.daemon.daemons import Daemon
 from tests.ports import free_ports
+from tests.workers.broker.certificates import make_certificates
 from tests.workers.broker.harness import RawClient
 from tests.workers.broker.sasl_client import log_in
+from tests.workers.broker.test_tls import TlsClient
 
 _MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _JAAS = "listener.name.outside.plain.sasl.jaas.config"
@@ -188,6 +191,50 @@ def test_settings_of_a_listener_change_through_clients(tmp_path: Path) -> None:
         assert not change((_JAAS, f'{_MODULE} required user_new="{_PASSWORD}";'))
         until(lambda: comes_in(outside) and comes_in(outside + 1))
         assert _PASSWORD not in daemon.log()
+        daemon.stop()
+
+
+def test_certificates_are_renewed_while_clients_are_served(tmp_path: Path) -> None:
+    made, home = tmp_path / "certificates", tmp_path / "home"
+    made.mkdir()
+    home.mkdir()
+    certificates = make_certificates(made)
+    certificates.make("renewed", "/O=Tests/CN=renewed")
+    first = free_ports(2)[0]
+    own = "listener.name.outside."
+    settings = {
+        "listeners": f"INSIDE://127.0.0.1:{first},OUTSIDE://127.0.0.1:{first + 1}",
+        "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:SSL",
+        own + "ssl.keystore.type": "PEM",
+        own + "ssl.keystore.location": str(certificates.store("server")),
+    }
+
+    def subject() -> str:
+        with TlsClient(first + 1, certificates) as client:
+            return subject_of(client.socket.getpeercert(binary_form=True))  # type: ignore[attr-defined]
+
+    with Daemon(home, **settings) as daemon, RawClient(first) as client:
+
+        def change(*configs: tuple[str, str]) -> tuple[int, str]:
+            rows = [{"name": own + name, "config_operation": 0, "value": value} for name, value in configs]
+            resources = [{"resource_type": 4, "resource_name": "1", "configs": rows}]
+            answer = client.ask(44, 1, {"resources": resources, "validate_only": False}).responses[0]
+            return int(answer.error_code), str(answer.error_message)
+
+        until(lambda: _listens(first + 1))
+        with TlsClient(first + 1, certificates) as old:
+            assert subject() == "CN=localhost,O=Tests"
+            # With what it could not serve it goes on as it was, and whoever asked is told.
+            nowhere = str(tmp_path / "nowhere.pem")
+            code, text = change(("ssl.keystore.location", nowhere))
+            assert code == 42
+            assert f"ssl.keystore.location {nowhere}: No such file" in text
+            assert change(("ssl.keystore.location", str(certificates.key("renewed"))))[0] == 42
+            assert subject() == "CN=localhost,O=Tests"
+            assert change(("ssl.keystore.location", str(certificates.store("renewed")))) == (0, "None")
+            until(lambda: subject() == "CN=renewed,O=Tests")
+            # Who was connected stays so.
+            assert old.ask(3, 9, {"topics": []}).cluster_id
         daemon.stop()
 
 

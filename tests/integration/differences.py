@@ -97,6 +97,17 @@ GENERAL: tuple[tuple[str, str], ...] = (
         "Kafka takes from half to double of what it has, and never 0; compactd takes any number, and 0 to pause cleaning.",
     ),
     (
+        "`listeners` and `listener.security.protocol.map` at run time",
+        "compactd refuses them. Kafka 4.4.0 takes them where `advertised.listeners` is set, to little effect: a port of a "
+        "listener that is there changes with the next start only, and a new listener tells its clients of no brokers, since "
+        "`advertised.listeners` cannot be changed. Certificates and limits of a listener change in both.",
+    ),
+    (
+        "A listener's certificate that is changed to one of another name",
+        "Kafka refuses it without `ssl.allow.dn.changes` and `ssl.allow.san.changes`, for the sake of other brokers; compactd "
+        "has none, and takes it. What cannot be used is refused by both.",
+    ),
+    (
         "Requests that Kafka never answers",
         "Produce with null in place of records, AlterConfigs that names a resource twice: Kafka 4.4.0 leaves the client "
         "waiting; compactd refuses them (INVALID_RECORD, INVALID_REQUEST).",

@@ -311,7 +311,7 @@ def test_settings_that_would_do_nothing_here_are_refused_by_name(both: Both) -> 
         }
         (answer,) = both.ours.ask(44, 1, {"resources": [resource], "validate_only": False}).responses
         assert (answer.error_code, answer.error_message) == (
-            42, f"compactd does not apply these configs while it runs: [{name}]"
+            42, f"compactd does not apply these configs while it runs, only from its file when it starts: [{name}]"
         )  # fmt: skip
         assert both.ours.alter(BROKER, NODE, (name, REMOVE, None)) == 0
 
