@@ -167,9 +167,8 @@ class TlsConnection(Connection):
             # One record, which goes out whole or not at all.
             self._encrypted.send(data)
         except OSError:
-            return (
-                False  # there is no room: the task sends just this when there is; or whatever it is, it meets it, too
-            )
+            # No room: the task sends just this when there is. Or whatever it is: the task meets it, too.
+            return False
         return True
 
     async def _send(self, encoded: Encoded) -> None:

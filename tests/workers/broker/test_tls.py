@@ -25,7 +25,7 @@ from compactd.workers.broker.security.tls import TlsError, build_context
 from tests.workers.broker.batches import FETCH, batch, fetch, fetch_body, produce, records_of
 from tests.workers.broker.certificates import Certificates, make_certificates
 from tests.workers.broker.harness import InProcessBroker, RawClient, request_frame
-from tests.workers.broker.sasl_client import METADATA, log_in
+from tests.workers.broker.sasl_client import API_VERSIONS, METADATA, log_in
 
 _JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="secret";'
 
@@ -237,6 +237,22 @@ def test_pipelined_requests_are_answered_in_order(broker: InProcessBroker, certi
         sent = [client.send(METADATA, 9, {"topics": []}) for _ in range(300)]
         seen = [int.from_bytes(client.receive_frame()[:4], "big") for _ in sent]
         assert seen == sent
+
+
+def test_small_answers_that_find_no_room_arrive_whole_and_in_order(certificates: Certificates, fast_dir: Path) -> None:
+    settings = settings_of(certificates, socket_send_buffer_bytes="16384")
+    with (
+        InProcessBroker([fast_dir], settings) as broker,
+        TlsClient(broker.ports["SSL"], certificates) as client,
+        TlsClient(broker.ports["SSL"], certificates) as other,
+    ):
+        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
+        numbers = range(5_000)
+        for number in numbers:  # each in a record of its own
+            client.send_frame(request_frame(API_VERSIONS, 2, number, b""))
+        for _ in range(50):
+            assert other.ask(METADATA, 9, {"topics": []}).cluster_id
+        assert [int.from_bytes(client.receive_frame()[:4], "big") for _ in numbers] == list(numbers)
 
 
 def test_a_reader_that_does_not_read_keeps_nobody_else_waiting(
