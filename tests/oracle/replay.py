@@ -85,11 +85,17 @@ class Kill:
 
 
 def play(
-    oracle: Oracle, scenario: Scenario, work: Path, kill: Kill | None = None, keep: bool = False
+    oracle: Oracle,
+    scenario: Scenario,
+    work: Path,
+    kill: Kill | None = None,
+    keep: bool = False,
+    without_indexes: int = 0,
 ) -> Iterator[Cleaning]:
     """Every round of the scenario in turn. `work`: an empty directory; its log dirs stay valid until the next round.
 
     `kill`: how the broker stops before each clean; None: in order. `keep`: directories stay when the next round begins.
+    `without_indexes`: bit n is set where somebody removes all indexes of the n-th segment after the stop.
     """
     log_dir = work / "kafka"
     directory = log_dir / PARTITION
@@ -121,6 +127,10 @@ def play(
             # A start as the broker's settles the producer snapshots; both sides begin with what lies there then.
             oracle.open(directory, config, now=writer.now_ms, logStartOffset=start)
             oracle.close()
+        for place, path in enumerate(sorted(directory.glob("*.log"))):
+            if without_indexes >> place & 1:
+                for index in directory.glob(f"{path.stem}.*index"):
+                    index.unlink()
         before = work / f"before-{number}" / PARTITION
         image = Image(before, directory, config, writer.now_ms, start, checkpoint)
         if kill is not None:
