@@ -13,15 +13,14 @@ import logging
 import select
 import socket
 import struct
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from compactd.workers.broker.begun import Begun, begin
 from compactd.workers.broker.decoding import MalformedRequestError
+from compactd.workers.broker.outgoing import Disconnected, Outgoing
 from compactd.workers.broker.quotas.clients import ClientQuotas
-from compactd.workers.broker.requests import CLOSE, Encoded, Peer, SendsFile, answer, total_size
-from compactd.workers.broker.senders import LARGE, Piece, bound_buffer
+from compactd.workers.broker.requests import CLOSE, Encoded, Peer, answer
 from compactd.workers.broker.strangers import without_tls
 
 if TYPE_CHECKING:
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 _SIZE = struct.Struct(">i")
-#: Parts of answers up to this size are put together before they are sent.
-_SMALL = 32 << 10
 #: So many requests of one client are served, or for so long, before others get a turn.
 _IN_A_ROW = 8
 _IN_A_ROW_SECONDS = 0.005
@@ -41,20 +38,12 @@ _IN_A_ROW_SECONDS = 0.005
 _LOOK_AFTER_SECONDS = 5.0
 
 
-class Disconnected(Exception):  # noqa: N818
-    """The client is gone, or sends nothing that could be answered."""
-
-
-class Connection:
+class Connection(Outgoing):
     """Serves until the client goes, breaks the protocol, or the server closes it."""
 
     def __init__(self, server: Server, sock: socket.socket, peer: Peer, session: SaslSession | None = None) -> None:
         """`session`: the client has to log in with it first."""
-        self._server = server
-        self._socket = sock
-        self._fd = sock.fileno()
-        self._loop = server.loop
-        self.peer = peer
+        super().__init__(server, sock, peer)
         #: As the socket's recv_into.
         self._receive_into: Callable[[bytearray], int] = sock.recv_into
         #: What answers a frame, and the longest one that is taken.
@@ -64,8 +53,6 @@ class Connection:
             session.connection = self
             self._answer = session.answer
             self._max_request = min(self._max_request, session.max_request)
-        #: Whole frames that wait, oldest first.
-        self._frames: deque[bytearray] = deque()
         #: Serving the first of them was begun without the task.
         self._begun: Begun[Any] | None = None
         #: The frame that is being received, and how many bytes it lacks; first its size.
@@ -75,15 +62,9 @@ class Connection:
         self._is_reading = False
         self._at_end = False
         self._wakeup: asyncio.Future[None] | None = None
-        #: Answers, or a part of one, that are ready to be sent.
-        self._out = bytearray()
-        self._is_flush_planned = False
-        #: Its send buffer was seen to, which large answers are worth.
-        self._is_bounded = False
         #: Among the server's `waiting`.
         self._is_woken = False
-        #: When something was received or sent last, and whether a request is being served (loop time, seconds).
-        self.last_active = server.loop.time()
+        #: Whether a request is being served.
         self.is_serving = False
         #: Bytes taken from the server's budget for the frames here; and those of frames of strangers, who get none of it:
         #: with what they only announce they would keep everybody from being read (Kafka has no budget for logins either).
@@ -352,162 +333,3 @@ class Connection:
             if self._lacking == 0:
                 self._frames.append(self._frame)
                 self._frame = None
-
-    # ---- sending
-
-    async def _send(self, encoded: Encoded) -> None:
-        """Small answers to requests of which more wait go out together: at the latest when something is waited for."""
-        parts = encoded.parts
-        out = self._out
-        out += _SIZE.pack(total_size(parts))
-        last = len(parts) - 1
-        for number, part in enumerate(parts):
-            if not isinstance(part, (bytes, bytearray, memoryview)):
-                await self._flush(socket.MSG_MORE)
-                await self._send_file(part)
-            elif len(part) <= _SMALL:
-                self._out += part
-            else:
-                await self._flush(socket.MSG_MORE)
-                await self._send_bytes(part, 0 if number == last else socket.MSG_MORE)
-        if (self._frames or self._server.waiting) and len(self._out) <= _SMALL:
-            self._plan_flush()
-        else:
-            await self._flush()
-
-    def _put(self, result: Encoded | None) -> bool:
-        """Puts a small answer to those that are about to be sent; False: it has to be sent otherwise."""
-        if result is None:
-            return True
-        size = 0
-        for part in result.parts:
-            if not isinstance(part, (bytes, bytearray, memoryview)):
-                return False
-            size += len(part)
-        out = self._out
-        if len(out) + size > _SMALL:
-            return False
-        out += _SIZE.pack(size)
-        for part in result.parts:
-            out += part  # type: ignore[arg-type]
-        self._plan_flush()
-        return True
-
-    def _plan_flush(self) -> None:
-        if not self._is_flush_planned:
-            self._is_flush_planned = True
-            self._server.flush_soon(self)
-
-    async def _flush(self, flags: int = 0) -> None:
-        if self._out:
-            out, self._out = self._out, bytearray()
-            await self._send_bytes(out, flags)
-
-    def flush_now(self) -> None:
-        """Called by the loop, and maybe while another request is served: what is ready is not kept until that one is."""
-        self._is_flush_planned = False
-        if not self._out:
-            return
-        try:
-            sent = self._socket.send(self._out)
-        except (BlockingIOError, InterruptedError):
-            sent = 0
-        except OSError:
-            self.close()
-            return
-        del self._out[:sent]
-        if self._out:
-            self._loop.add_writer(self._fd, self._flush_later)
-
-    def _flush_later(self) -> None:
-        self._loop.remove_writer(self._fd)
-        self.flush_now()
-
-    async def _send_bytes(self, part: bytes | bytearray | memoryview, flags: int) -> None:
-        try:
-            sent = self._socket.send(part, flags)
-        except (BlockingIOError, InterruptedError):
-            sent = 0
-        if sent == len(part):
-            return
-        rest = memoryview(part)[sent:]
-        while rest:
-            await self._writable()
-            with contextlib.suppress(BlockingIOError, InterruptedError):
-                sent = self._socket.send(rest, flags)
-                self.last_active = self._loop.time()
-                rest = rest[sent:]
-
-    async def _send_file(self, part: SendsFile) -> None:
-        position, left = part.position, part.length
-        if left >= LARGE and not self._is_bounded:
-            self._is_bounded = True
-            if self._server.context.config.socket_send_buffer_bytes == -1:
-                bound_buffer(self._socket)
-        if left >= LARGE and self.peer.work is None:  # where a quota counts the time of a request, the loop sends
-            position, left = await self._send_in_thread(part)
-        if not left:
-            return
-        piece = Piece(self._server.senders, self._fd, part.fileno(), position, left)
-        while not piece.send():
-            self.last_active = self._loop.time()
-            if self.peer.work is None:
-                await self._send_when_writable(piece)
-                break
-            await self._writable()
-        if piece.is_cut:
-            raise _cut_short()
-        self.last_active = self._loop.time()
-
-    async def _send_when_writable(self, piece: Piece) -> None:
-        """Sends whenever there is room, without the task: to wake it for each part takes longer than to send the part."""
-        sent = self._loop.create_future()
-        self._loop.add_writer(self._fd, self._send_more, piece, sent)
-        try:
-            await sent
-        finally:
-            self._loop.remove_writer(self._fd)
-
-    def _send_more(self, piece: Piece, sent: asyncio.Future[None]) -> None:
-        if sent.done():
-            return
-        self.last_active = self._loop.time()
-        try:
-            if piece.send():
-                sent.set_result(None)
-        except OSError as error:
-            sent.set_exception(error)
-
-    async def _send_in_thread(self, part: SendsFile) -> tuple[int, int]:
-        """Where the rest begins that is better sent by the loop, because the client is slow, and its length."""
-        senders = self._server.senders
-        piece = Piece(senders, self._fd, part.fileno(), part.position, part.length)
-        while True:
-            before = piece.left
-            await senders.turn(piece)
-            if piece.left < before:
-                self.last_active = self._loop.time()
-            if piece.is_cut:
-                raise _cut_short()
-            if piece.left == 0 or piece.is_slow:
-                return piece.position, piece.left
-            if piece.is_full:
-                await self._writable()
-
-    async def _writable(self) -> None:
-        future = self._loop.create_future()
-        self._loop.add_writer(self._fd, _done, future)
-        try:
-            await future
-        finally:
-            self._loop.remove_writer(self._fd)
-
-
-def _cut_short() -> Disconnected:
-    _LOGGER.error("a segment is shorter than it was when it was read; the connection is closed")
-    return Disconnected()
-
-
-def _done(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from compactd.workers.broker.arrivals import Arrivals
 from compactd.workers.broker.connection import Connection
 from compactd.workers.broker.context import Context
+from compactd.workers.broker.outgoing import Outgoing
 from compactd.workers.broker.quotas.connections import ConnectionQuotas, plain_address
 from compactd.workers.broker.requests import Peer
 from compactd.workers.broker.security.listeners import Listeners
@@ -97,7 +98,7 @@ class Server:
         self._closing = False
         #: Connections whose request has come and is not being served yet.
         self.waiting = 0
-        self._to_flush: list[Connection] = []
+        self._to_flush: list[Outgoing] = []
         self._quotas = context.part(ConnectionQuotas)
         #: Sockets of addresses that connect too often: closed when their time has come.
         self._turned_away: set[socket.socket] = set()
@@ -215,7 +216,7 @@ class Server:
         self._turned_away.discard(client)
         client.close()
 
-    def flush_soon(self, connection: Connection) -> None:
+    def flush_soon(self, connection: Outgoing) -> None:
         """Its answers are sent when those who wait are served, or so many are ready: work of a kind is quicker in a row."""
         if not self._to_flush and not self.arrivals.is_telling:
             self.loop.call_soon(self._flush)

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from compactd.workers.broker.connection import Connection, Disconnected
+from compactd.workers.broker.connection import Connection
+from compactd.workers.broker.outgoing import Disconnected
 from compactd.workers.broker.requests import Encoded, Peer, SendsFile, total_size
 from compactd.workers.broker.security.login_counts import LoginCounts
 from compactd.workers.broker.security.tls import Tls
