@@ -174,7 +174,9 @@ class Looker:
 
     def _verify_topics(self) -> None:
         def look() -> dict[str, tuple[str, int, set[int]]]:
-            listed = [name for name in self.admin.list_topics(timeout=PATIENCE_SECONDS).topics if not name.startswith("__")]
+            listed = [
+                name for name in self.admin.list_topics(timeout=PATIENCE_SECONDS).topics if not name.startswith("__")
+            ]
             if not listed:
                 return {}
             described = self.admin.describe_topics(TopicCollection(listed))
