@@ -177,6 +177,15 @@ GENERAL: tuple[tuple[str, str], ...] = (
         "forgets the transactions behind it.",
     ),
     (
+        "A segment whose offsets span more than 2^31 - 1",
+        "Split in two, as in Kafka, which loses its transaction index: aborted records are then committed ones to readers "
+        "and to the cleaner. compactd's parts keep it.",
+    ),
+    (
+        "A produced batch with more than 100,000 faulty records",
+        "compactd names the first 100,000 in its refusal; Kafka all.",
+    ),
+    (
         "Order of rows",
         "Kafka answers in the order of its hash maps, compactd in that of the request or of names; no client relies on it.",
     ),
