@@ -332,7 +332,9 @@ mod tests {
         while !stream.is_through()? {
             let length = stream.record_length()?;
             let seen = stream.record(length)?;
-            assert!(seen.has_key && seen.offset_delta == count as i32);
+            if !seen.has_key || seen.offset_delta != count as i32 {
+                return Err("it is another record".into());
+            }
             count += 1;
         }
         Ok(count)
@@ -348,11 +350,12 @@ mod tests {
                     .compress(codec, &records(count, size), &mut packed)
                     .unwrap();
                 assert_eq!(read(codec, &packed).unwrap(), count as usize);
-                for cut in 0..packed.len().min(100) {
+                let tried = if size < 1000 { packed.len() } else { 0 };
+                for cut in 1..tried {
                     assert!(read(codec, &packed[..cut]).is_err() || codec == 2);
                     let mut flipped = packed.clone();
                     flipped[cut] ^= 0x55;
-                    let _ = std::panic::catch_unwind(|| read(codec, &flipped));
+                    let _ = read(codec, &flipped);
                 }
             }
         }
