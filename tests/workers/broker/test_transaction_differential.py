@@ -582,7 +582,7 @@ def test_we_wear_out_epochs_as_kafka_does(oracle_classpath: str, log_dir: Path, 
         is_ready(client)
         theirs = Transactions(client)
         worn_out(theirs)
-    with CatalogueBroker([log_dir], SETTINGS, clean=False) as broker, broker.connect() as client:
+    with CatalogueBroker([log_dir], SETTINGS) as broker, broker.connect() as client:
         is_ready(client)
         ours = Transactions(client)
         worn_out(ours)

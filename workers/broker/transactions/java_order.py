@@ -14,9 +14,14 @@ _SMALLEST = 16
 Key = tuple[str, int]
 
 
-@lru_cache(maxsize=1024)
 def string_hash(text: str) -> int:
     """String.hashCode as an unsigned number: h = 31 h + UTF-16 unit."""
+    return _string_hash(text)
+
+
+@lru_cache(maxsize=1024)
+def _string_hash(text: str) -> int:
+    """Cached: partitions of a topic are many."""
     value = 0
     data = text.encode("utf-16-be", "surrogatepass")
     for index in range(0, len(data), 2):
