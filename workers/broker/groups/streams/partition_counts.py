@@ -28,16 +28,16 @@ class TopicProblemError(Exception):
 
 
 class PartitionCounts:
-    """What is decided so far; topics that exist stay as they are."""
+    """What is decided so far; topics that exist stay as they are. GroupError: a copartition group names no topic."""
 
     def __init__(self, topology: Topology, partitions_of: PartitionsOf) -> None:
         self._subtopologies = topology.ordered
+        self._groups = [group for each in self._subtopologies for group in copartitioned(each)]
         self._partitions_of = partitions_of
         self.decided: dict[str, int] = {}
 
     def decide(self) -> None:
         """TopicProblemError; GroupError where no topics would do."""
-        groups = [copartitioned(each) for each in self._subtopologies]
         self.decided.update(self._repartition_topics())
         fixed = {
             topic.name for each in self._subtopologies for topic in each.repartition_source_topics if topic.partitions
@@ -48,10 +48,9 @@ class PartitionCounts:
             for topic in each.repartition_source_topics
             if not topic.partitions
         }
-        for of_subtopology in groups:
-            for group in of_subtopology:
-                if group:
-                    self.decided.update(self._same(group, fixed, flexible))
+        for group in self._groups:
+            if group:
+                self.decided.update(self._same(group, fixed, flexible))
         self.decided.update(self._changelogs())
 
     def of(self, topic: str) -> int:
