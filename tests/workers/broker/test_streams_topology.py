@@ -134,9 +134,10 @@ def test_what_a_request_may_not_say() -> None:
         )
 
     assert told(2, row) == Topology(2, (Subtopology("0"),))
+    told(2, row).check()
     for epoch, rows in ((-1, [row]), (0, [row, row])):
         with pytest.raises(GroupError):
-            told(epoch, *rows)
+            told(epoch, *rows).check()
 
 
 @given(st.integers(0, 1 << 32))

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from compactd.storage.metadata.offsets import encode_offsets_record
-from compactd.workers.broker.groups.consumer.member import MemberState
 from compactd.workers.broker.groups.records import KeyValue
-from compactd.workers.broker.groups.streams.member import StreamsMember
+from compactd.workers.broker.groups.streams.member import MemberState, StreamsMember
 from compactd.workers.broker.groups.streams.tasks import OwnedTasks, OwnedTuple, Tasks, TaskTuple
 from compactd.workers.broker.groups.streams.topology import Topology
 

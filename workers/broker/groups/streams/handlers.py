@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from compactd.storage.names import is_topic_name
@@ -19,7 +19,6 @@ from compactd.workers.broker.groups.member import GroupError
 from compactd.workers.broker.groups.streams.describe import described, topics_of
 from compactd.workers.broker.groups.streams.heartbeat_request import Heartbeat, TaskOffset, answer_rows, check
 from compactd.workers.broker.groups.streams.internal_topics import InternalTopics
-from compactd.workers.broker.groups.streams.planning import server_error
 from compactd.workers.broker.groups.streams.tasks import Tasks
 from compactd.workers.broker.groups.streams.topology import Topology
 from compactd.workers.broker.image import INTERNAL_TOPICS
@@ -41,7 +40,7 @@ async def streams_group_heartbeat(context: Context, header: RequestHeader, reque
         return await _heartbeat(context, header, request)
     except GroupError as error:
         code = ErrorCode.UNKNOWN_SERVER_ERROR if error.code is ErrorCode.RECORD_LIST_TOO_LARGE else error.code
-        return {"error_code": code, "error_message": error.message, "status": None}
+        return {"error_code": code, "error_message": error.message, "status": []}
 
 
 async def _heartbeat(context: Context, header: RequestHeader, request: Any) -> dict[str, Any]:
@@ -104,7 +103,7 @@ def _read(header: RequestHeader, request: Any) -> Heartbeat:
         warmup=_tasks(request.warmup_tasks),
         process_id=request.process_id,
         endpoint=None if endpoint is None else (endpoint.host, endpoint.port),
-        client_tags=_tags(request.client_tags),
+        client_tags=None if request.client_tags is None else [(row.key, row.value) for row in request.client_tags],
         task_offsets=_offsets(request.task_offsets),
         task_end_offsets=_offsets(request.task_end_offsets),
         shutdown=request.shutdown_application,
@@ -120,16 +119,6 @@ def _tasks(rows: Iterable[Any] | None) -> Tasks | None:
     found: dict[str, frozenset[int]] = {}
     for row in rows:
         found[row.subtopology_id] = found.get(row.subtopology_id, frozenset()).union(row.partitions)
-    return found
-
-
-def _tags(rows: Sequence[Any] | None) -> dict[str, str] | None:
-    """GroupError: one is there twice, which Kafka does not expect."""
-    if rows is None:
-        return None
-    found = {row.key: row.value for row in rows}
-    if len(found) < len(rows):
-        raise server_error()
     return found
 
 

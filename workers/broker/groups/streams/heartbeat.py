@@ -11,7 +11,7 @@ from dataclasses import replace
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.groups.consumer.heartbeat import not_fenced, unreleased
 from compactd.workers.broker.groups.consumer.heartbeat_request import invalid
-from compactd.workers.broker.groups.consumer.member import JOINING, LEAVING_STATIC, MemberState
+from compactd.workers.broker.groups.consumer.member import JOINING, LEAVING_STATIC
 from compactd.workers.broker.groups.member import NEVER, GroupError
 from compactd.workers.broker.groups.streams import changes
 from compactd.workers.broker.groups.streams.changes import Change
@@ -19,7 +19,7 @@ from compactd.workers.broker.groups.streams.configured import ConfiguredSubtopol
 from compactd.workers.broker.groups.streams.endpoints import endpoint_rows
 from compactd.workers.broker.groups.streams.group import GroupPhase, StreamsGroup
 from compactd.workers.broker.groups.streams.heartbeat_request import Heartbeat, HeartbeatAnswer, TaskOffset
-from compactd.workers.broker.groups.streams.member import StreamsMember, TaskOffsets
+from compactd.workers.broker.groups.streams.member import MemberState, StreamsMember, TaskOffsets
 from compactd.workers.broker.groups.streams.planning import Plan, Planner, StatusRow, server_error
 from compactd.workers.broker.groups.streams.reconcile import Step
 from compactd.workers.broker.groups.streams.settings import RACK_AWARE_TAGS
@@ -170,6 +170,7 @@ class Heartbeats(Planner):
             if known is None:
                 raise server_error()
             return known
+        said.check()
         if known is None:
             plan.changes.append(changes.TopologySaid(said))
             return said
@@ -301,7 +302,13 @@ def known_static(group: StreamsGroup, member_id: str, instance_id: str) -> Strea
 
 
 def _updated(old: StreamsMember, request: Heartbeat) -> StreamsMember:
-    """The member with what it says now; what it does not say stays, but for the endpoint of one that joins."""
+    """The member with what it says now; what it does not say stays, but for the endpoint of one that joins.
+
+    GroupError: a tag is there twice, which Kafka does not expect.
+    """
+    tags = old.client_tags if request.client_tags is None else dict(request.client_tags)
+    if request.client_tags is not None and len(tags) < len(request.client_tags):
+        raise server_error()
     endpoint = request.endpoint
     if endpoint is None and request.epoch != JOINING:
         endpoint = old.endpoint
@@ -317,7 +324,7 @@ def _updated(old: StreamsMember, request: Heartbeat) -> StreamsMember:
         topology_epoch=old.topology_epoch if request.topology is None else request.topology.epoch,
         process_id=old.process_id if request.process_id is None else request.process_id,
         endpoint=endpoint,
-        client_tags=old.client_tags if request.client_tags is None else request.client_tags,
+        client_tags=tags,
     )
 
 

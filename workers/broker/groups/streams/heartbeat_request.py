@@ -37,7 +37,7 @@ class Heartbeat:
     warmup: Tasks | None = None
     process_id: str | None = None
     endpoint: Endpoint | None = None
-    client_tags: Mapping[str, str] | None = None
+    client_tags: Sequence[tuple[str, str]] | None = None
     task_offsets: Sequence[TaskOffset] | None = None
     task_end_offsets: Sequence[TaskOffset] | None = None
     shutdown: bool = False

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 
-from compactd.workers.broker.groups.consumer.member import MemberState
 from compactd.workers.broker.groups.streams.tasks import OWNS_NOTHING, OwnedTuple
 
 #: Host and port at which a member's application may be asked for its state.
 Endpoint = tuple[str, int]
+
+
+class MemberState(IntEnum):
+    """How far a member is on its way to its target; other numbers than those of consumer groups."""
+
+    STABLE = 1
+    #: It has to give tasks back before it goes on.
+    UNREVOKED = 2
+    #: It waits for tasks that others have to give back.
+    UNRELEASED = 3
+    #: Of a later version of Kafka.
+    UNKNOWN = 127
 
 
 @dataclass(frozen=True, slots=True)

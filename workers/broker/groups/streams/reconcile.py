@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from compactd.workers.broker.errors import ErrorCode
-from compactd.workers.broker.groups.consumer.member import MemberState
 from compactd.workers.broker.groups.member import GroupError
 from compactd.workers.broker.groups.streams.group import StreamsGroup, TaskKey
-from compactd.workers.broker.groups.streams.member import StreamsMember
+from compactd.workers.broker.groups.streams.member import MemberState, StreamsMember
 from compactd.workers.broker.groups.streams.tasks import OwnedTuple, Tasks, TaskTuple
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from compactd.workers.broker.errors import ErrorCode
-from compactd.workers.broker.groups.consumer.member import JOINING, LEAVING, LEAVING_STATIC, MemberState
+from compactd.workers.broker.groups.consumer.member import JOINING, LEAVING, LEAVING_STATIC
 from compactd.workers.broker.groups.consumer.topics import Topics
 from compactd.workers.broker.groups.group import ClassicGroup
 from compactd.workers.broker.groups.member import NEVER, GroupError, Moment, State
@@ -16,6 +16,7 @@ from compactd.workers.broker.groups.streams.changes import records_of
 from compactd.workers.broker.groups.streams.group import StreamsGroup, end_of
 from compactd.workers.broker.groups.streams.heartbeat import Heartbeats
 from compactd.workers.broker.groups.streams.heartbeat_request import Heartbeat, HeartbeatAnswer
+from compactd.workers.broker.groups.streams.member import MemberState
 from compactd.workers.broker.groups.streams.planning import Plan
 from compactd.workers.broker.groups.streams.settings import StreamsSettings
 

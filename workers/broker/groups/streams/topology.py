@@ -102,12 +102,13 @@ class Topology:
 
     @classmethod
     def of_request(cls, told: Any) -> Topology:
-        """Of the `topology` of a StreamsGroupHeartbeat request. GroupError: it contradicts itself."""
-        found = cls(told.epoch, tuple(_told_subtopology(each) for each in told.subtopologies))
-        if found.epoch < 0 or len(found._by_id) != len(found.subtopologies):
-            # Kafka stumbles over it in the middle of its work.
+        """Of the `topology` of a StreamsGroupHeartbeat request; it has still to be checked."""
+        return cls(told.epoch, tuple(_told_subtopology(each) for each in told.subtopologies))
+
+    def check(self) -> None:
+        """GroupError: it contradicts itself. Kafka comes to that in the middle of its work."""
+        if self.epoch < 0 or len(self._by_id) != len(self.subtopologies):
             raise GroupError(ErrorCode.UNKNOWN_SERVER_ERROR)
-        return found
 
     @classmethod
     def of_record(cls, value: Mapping[str, Any]) -> Topology:
