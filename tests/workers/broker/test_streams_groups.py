@@ -104,7 +104,7 @@ def test_the_first_batch_and_the_last(broker: CatalogueBroker, client: RawClient
     assert values[17]["metadataHash"] != 0
     assert values[21]["activeTasks"] == [{"subtopologyId": "0", "partitions": ALL}]
     assert values[20]["assignmentEpoch"] == 2 and values[20]["assignmentTimestamp"] > 0
-    assert (values[22]["memberEpoch"], values[22]["previousMemberEpoch"], values[22]["state"]) == (2, 0, 0)
+    assert (values[22]["memberEpoch"], values[22]["previousMemberEpoch"], values[22]["state"]) == (2, 0, 1)
     assert values[22]["activeTasks"] == [{"subtopologyId": "0", "partitions": ALL, "assignmentEpochs": [2, 2, 2, 2]}]
     beat(client, "a", -1)
     rows = log_of(broker)[6:]

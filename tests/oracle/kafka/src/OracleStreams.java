@@ -11,12 +11,18 @@ import java.util.NoSuchElementException;
 import java.util.Optional;
 import java.util.Set;
 import java.util.TreeMap;
+import org.apache.kafka.common.errors.FencedMemberEpochException;
 import org.apache.kafka.common.message.StreamsGroupDescribeResponseData;
 import org.apache.kafka.common.message.StreamsGroupDescribeResponseDataJsonConverter;
 import org.apache.kafka.coordinator.common.runtime.CoordinatorMetadataImage;
 import org.apache.kafka.coordinator.group.api.streams.assignor.TopologyDescriber;
 import org.apache.kafka.coordinator.group.generated.StreamsGroupTopologyValueJsonConverter;
+import org.apache.kafka.coordinator.group.streams.CurrentAssignmentBuilder;
+import org.apache.kafka.coordinator.group.streams.MemberState;
+import org.apache.kafka.coordinator.group.streams.StreamsGroupMember;
 import org.apache.kafka.coordinator.group.streams.StreamsTopology;
+import org.apache.kafka.coordinator.group.streams.TasksTuple;
+import org.apache.kafka.coordinator.group.streams.TasksTupleWithEpochs;
 import org.apache.kafka.coordinator.group.streams.assignor.AssignmentConfigsImpl;
 import org.apache.kafka.coordinator.group.streams.assignor.GroupSpecImpl;
 import org.apache.kafka.coordinator.group.streams.assignor.MemberMetadataAndStateImpl;
@@ -28,6 +34,7 @@ import org.slf4j.LoggerFactory;
 class OracleStreams {
     static void serve(String op, JsonNode q, ObjectNode a) {
         if (op.equals("streamsTopics")) topics(q, a);
+        else if (op.equals("streamsStep")) step(q, a);
         else assign(q, a);
     }
 
@@ -96,6 +103,65 @@ class OracleStreams {
             put(row.putObject("active"), member.activeTasks());
             put(row.putObject("standby"), member.standbyTasks());
         });
+    }
+
+    /** One step of a member towards its target. */
+    private static void step(JsonNode q, ObjectNode a) {
+        JsonNode m = q.get("member"), holders = q.get("holders");
+        var member = StreamsGroupMember.Builder.withDefaults("m").setProcessId(m.get("process").asText())
+            .setMemberEpoch(m.get("epoch").asInt()).setPreviousMemberEpoch(m.get("previous").asInt())
+            .setState(MemberState.fromValue((byte) m.get("state").asInt()))
+            .setAssignedTasks(owned(m.get("assigned"))).setTasksPendingRevocation(owned(m.get("revoking"))).build();
+        JsonNode t = q.get("target"), o = q.get("owned");
+        var builder = new CurrentAssignmentBuilder(member)
+            .withTargetAssignment(q.get("targetEpoch").asInt(), tuple(t))
+            .withCurrentActiveTaskProcessId((id, number) -> {
+                JsonNode held = holders.get("active").get(id + "/" + number);
+                return held == null ? null : held.asText();
+            })
+            .withCurrentStandbyTaskProcessIds((id, number) -> processes(holders.get("standby").get(id + "/" + number)))
+            .withCurrentWarmupTaskProcessIds((id, number) -> processes(holders.get("warmup").get(id + "/" + number)))
+            .withOwnedAssignment(o.isNull() ? null : tuple(o));
+        StreamsGroupMember made;
+        try {
+            made = builder.build();
+        } catch (FencedMemberEpochException e) {
+            a.put("fenced", e.getMessage());
+            return;
+        }
+        a.put("epoch", made.memberEpoch()).put("previous", made.previousMemberEpoch()).put("state", made.state().value());
+        put(a.putObject("assigned"), made.assignedTasks());
+        put(a.putObject("revoking"), made.tasksPendingRevocation());
+    }
+
+    private static TasksTuple tuple(JsonNode given) {
+        return new TasksTuple(tasks(given.get("active")), tasks(given.get("standby")), tasks(given.get("warmup")));
+    }
+
+    private static TasksTupleWithEpochs owned(JsonNode given) {
+        var active = new HashMap<String, Map<Integer, Integer>>();
+        given.get("active").fields().forEachRemaining(e -> {
+            var epochs = new HashMap<Integer, Integer>();
+            e.getValue().fields().forEachRemaining(each -> epochs.put(Integer.valueOf(each.getKey()), each.getValue().asInt()));
+            active.put(e.getKey(), epochs);
+        });
+        return new TasksTupleWithEpochs(active, tasks(given.get("standby")), tasks(given.get("warmup")));
+    }
+
+    private static Set<String> processes(JsonNode given) {
+        var made = new HashSet<String>();
+        if (given != null) given.forEach(each -> made.add(each.asText()));
+        return made;
+    }
+
+    private static void put(ObjectNode row, TasksTupleWithEpochs tasks) {
+        var active = row.putObject("active");
+        tasks.activeTasksWithEpochs().forEach((id, epochs) -> {
+            var numbers = active.putObject(id);
+            epochs.forEach((number, epoch) -> numbers.put(String.valueOf(number), epoch));
+        });
+        put(row.putObject("standby"), tasks.standbyTasks());
+        put(row.putObject("warmup"), tasks.warmupTasks());
     }
 
     private static Map<String, Set<Integer>> tasks(JsonNode given) {
