@@ -33,13 +33,9 @@ LEFT_OUT: dict[tuple[int, ...], tuple[str, str]] = {
         "ShareGroupHeartbeat, -Describe, ShareFetch, ShareAcknowledge, the states and offsets of share groups",
         "share groups",
     ),
-    (88, 89, 93): (
-        "StreamsGroupHeartbeat, -Describe, -TopologyDescriptionUpdate",
-        "streams groups (KIP-1071)",
-    ),
 }
 #: Features that go with them.
-LEFT_OUT_FEATURES = ("share.version", "streams.version")
+LEFT_OUT_FEATURES = ("share.version",)
 
 ANSWERS: tuple[Difference, ...] = (
     Difference(
@@ -102,6 +98,11 @@ GENERAL: tuple[tuple[str, str], ...] = (
         "and keeps it.",
     ),
     (
+        "A streams group whose source topics are missing, with members that tell where they may be asked (application.server)",
+        "Kafka 4.4.0 fails at their heartbeats (UNKNOWN_SERVER_ERROR); compactd says what is missing, and of the endpoints "
+        "that they have no partitions.",
+    ),
+    (
         "DeleteGroups of more groups than one batch has room for",
         "Kafka refuses all of a partition of `__consumer_offsets` (UNKNOWN_SERVER_ERROR); compactd then writes one batch "
         "for each group. What fits is one batch for each partition, in both.",
@@ -160,7 +161,7 @@ def document() -> str:
         "|---|---|---|",
         *(f"| {', '.join(map(str, apis))} | {which} | {why} |" for apis, (which, why) in LEFT_OUT.items()),
         "",
-        f"The features {' and '.join(f'`{name}`' for name in LEFT_OUT_FEATURES)} are left out with them.",
+        f"The feature {' and '.join(f'`{name}`' for name in LEFT_OUT_FEATURES)} is left out with them.",
         "",
         "## Answered otherwise",
         "",
