@@ -45,6 +45,13 @@ ANSWERS: tuple[Difference, ...] = (
         "Kafka fails (UNKNOWN_SERVER_ERROR); compactd says INVALID_TOPIC_EXCEPTION for that topic and answers the others.",
     ),
     Difference(
+        "streams",
+        r"API 88 v[01], endpoint without topics",
+        "A streams group whose source topics are missing, with members that tell where they may be asked (application.server)",
+        "Kafka 4.4.0 fails at their heartbeats (UNKNOWN_SERVER_ERROR); compactd says what is missing, and of the endpoints "
+        "that they have no partitions.",
+    ),
+    Difference(
         "admin",
         r"API 19 v7, validated: topics\[0\]\.topic_id",
         "CreateTopics 7 that only validates",
@@ -96,11 +103,6 @@ GENERAL: tuple[tuple[str, str], ...] = (
         "JoinGroup with a stale member id in an empty consumer group",
         "Kafka answers UNKNOWN_MEMBER_ID and loses the group in memory until it loads it anew; compactd answers the same "
         "and keeps it.",
-    ),
-    (
-        "A streams group whose source topics are missing, with members that tell where they may be asked (application.server)",
-        "Kafka 4.4.0 fails at their heartbeats (UNKNOWN_SERVER_ERROR); compactd says what is missing, and of the endpoints "
-        "that they have no partitions.",
     ),
     (
         "DeleteGroups of more groups than one batch has room for",
