@@ -8,6 +8,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +95,10 @@ class StreamTwins(Twins):
 
 
 def settled(answer: dict[str, Any]) -> dict[str, Any]:
-    for row in answer.get("partitions_by_user_endpoint") or ():
+    endpoints = answer.get("partitions_by_user_endpoint") or []
+    for row in endpoints:
         row["active_partitions"].sort(key=repr)
+    endpoints.sort(key=repr)
     return answer
 
 
@@ -174,7 +177,8 @@ class Streams:
 
 
 @pytest.fixture
-def streams(oracle_classpath: str, tmp_path: Path) -> Iterator[Streams]:
+def disks(oracle_classpath: str, tmp_path: Path) -> tuple[Path, Path]:
+    """Topics, and nothing else, for each of the two."""
     theirs, mine = tmp_path / "kafka", tmp_path / "ours"
     maker = Broker(oracle_classpath, tmp_path / "first", [theirs], SETTINGS)
     maker.format()
@@ -184,10 +188,14 @@ def streams(oracle_classpath: str, tmp_path: Path) -> Iterator[Streams]:
         found(client, "g")
         found(client, "h")
     shutil.copytree(theirs, mine)
-    with (
-        Broker(oracle_classpath, tmp_path / "second", [theirs], SETTINGS) as kafka,
-        CatalogueBroker([mine], OURS) as ours,
-    ):
+    return theirs, mine
+
+
+@contextmanager
+def both(oracle_classpath: str, disks: tuple[Path, Path], home: Path) -> Iterator[Streams]:
+    """Runs both, until they are stopped in order."""
+    theirs, mine = disks
+    with Broker(oracle_classpath, home, [theirs], SETTINGS) as kafka, CatalogueBroker([mine], OURS) as ours:
         ids: dict[str, uuid.UUID] = ours.in_loop(
             lambda context: {topic.name: topic.topic_id for topic in context.image.topics.values()}
         )
@@ -551,9 +559,57 @@ def _without_hash(key: bytes, value: bytes | None) -> tuple[bytes, bytes | None]
     return encode_offsets_record(17, decoded["key"], 0, fields)
 
 
-def test_answers_and_records_are_kafkas(streams: Streams) -> None:
-    for scenario in (a_life, topologies, static_members, other_kinds):
-        scenario(streams)
-    for seed in range(8):
-        any_story(streams, seed)
-    created_topics(streams)
+def test_answers_and_records_are_kafkas(oracle_classpath: str, disks: tuple[Path, Path], tmp_path: Path) -> None:
+    with both(oracle_classpath, disks, tmp_path / "second") as streams:
+        for scenario in (a_life, topologies, static_members, other_kinds):
+            scenario(streams)
+        for seed in range(8):
+            any_story(streams, seed)
+        created_topics(streams)
+
+
+def test_groups_go_on_after_a_restart(oracle_classpath: str, disks: tuple[Path, Path], tmp_path: Path) -> None:
+    """What was written is read, and no more is known: not how far state was, nor who asked for the end."""
+    tags = [{"key": "zone", "value": "z"}]
+    with both(oracle_classpath, disks, tmp_path / "second") as streams:
+        streams.set("counts", streams_num_standby_replicas=1)
+        for number, member in enumerate(("a", "b", "c")):
+            streams.join("counts", member, COUNTS, client_tags=tags, user_endpoint={"host": "h", "port": number})
+        streams.beat("counts", "a", 3, task_offsets=[{"subtopology_id": "1", "partition": 1, "offset": 5}])
+        streams.join("static", "a", WIDE, instance_id="i", rack_id="r")
+        streams.join("static", "b", WIDE, instance_id="j")
+        streams.beat("static", "a", -2, instance_id="i")
+        streams.join("lacks", "a", [subtopology("0", "nowhere", state_changelog_topics=[info("new-store")])])
+        streams.join("empty", "a", READS)
+        streams.commit("empty", "a", 2)
+        streams.beat("empty", "a", -1)
+        streams.join("ends", "a", READS)
+        streams.beat("ends", "a", 2, shutdown_application=True)
+    with both(oracle_classpath, disks, tmp_path / "third") as streams:
+        groups = ["counts", "static", "lacks", "empty", "ends"]
+        streams.describe(*groups)
+        streams.twins.ask(LIST, 5, {"states_filter": [], "types_filter": ["streams"]})
+        for group in groups:
+            for row in streams.described(group).members:
+                now = {
+                    "active_tasks": tasks(row.assignment.active_tasks),
+                    "standby_tasks": tasks(row.assignment.standby_tasks),
+                    "warmup_tasks": [],
+                    "instance_id": row.instance_id,
+                }
+                if row.member_epoch > 0:
+                    streams.beat(group, row.member_id, row.member_epoch, **now)
+        streams.describe(*groups)
+        streams.join("static", "c", WIDE, instance_id="i")
+        streams.join("empty", "b", COUNTS)
+        streams.join("empty", "b", READS)
+        streams.beat("counts", "c", -1)
+        for member in ("a", "b"):
+            epoch = {row.member_id: row.member_epoch for row in streams.described("counts").members}[member]
+            streams.beat("counts", member, epoch)
+        streams.describe(*groups)
+        for group in groups:
+            for row in streams.described(group).members:
+                streams.beat(group, row.member_id, -1, instance_id=row.instance_id)
+        streams.twins.ask(DELETE, 2, {"groups_names": groups})
+        streams.compare_logs()

@@ -512,6 +512,25 @@ def test_sessions_start_anew_after_a_restart(log_dir: Path) -> None:
         until(lambda: describe(client).group_state == "Empty")
 
 
+def test_a_group_that_nobody_needs_expires(log_dir: Path) -> None:
+    settings = QUICK | {"offsets.retention.minutes": 10, "offsets.retention.check.interval.ms": 20}
+    with CatalogueBroker([log_dir], settings) as running, running.connect() as client:
+        create(client, "t", 1)
+        create(client, "u", 1)
+        found(client, "g")
+        epoch, _ = told(beat(client, "a", 0))
+        assert commit(client, "g", {("t", 0): 5, ("u", 0): 6}, "a", epoch) == {("t", 0): 0, ("u", 0): 0}
+        # With members: what their topology does not read.
+        running.clock.moved_ms = 700_000
+        until(lambda: fetched(client, "g", None) == {("t", 0): 5})
+        # Without: everything, and then the group.
+        assert beat(client, "a", -1).error_code == 0
+        until(lambda: fetched(client, "g", None) == {})
+        until(lambda: describe(client).error_code == 69)
+        assert client.ask(LIST, 5, {}).groups == ()
+        assert types(log_of(running))[-4:] == [-1, -20, -17, -23]
+
+
 def test_descriptions_of_topologies_have_no_plugin(client: RawClient) -> None:
     beat(client, "a", 0)
     description = {"subtopologies": [], "global_stores": []}

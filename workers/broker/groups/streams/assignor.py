@@ -203,11 +203,12 @@ class _Shares:
         """Gives a copy to a member that knows the task, if that has room."""
         ran = self._ran.get(task)
         if ran is not None and not self._processes[ran[0]].has(task) and self._count(ran) < self._quota.each:
-            who: _Member | None = ran
+            who = ran
         else:
-            who = self._least(self._copied.get(task, ()), without=task)
-            if who is None or self._count(who) >= self._quota.each:
+            known = self._least(self._copied.get(task, ()), without=task)
+            if known is None or self._count(known) >= self._quota.each:
                 return False
+            who = known
         self._counted(self._processes[who[0]].add(who[1], task, active=False), active=False)
         return True
 
