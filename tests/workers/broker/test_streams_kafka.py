@@ -14,7 +14,7 @@ from tests.oracle.broker import Broker
 from tests.workers.broker.catalogue_harness import CatalogueBroker
 from tests.workers.broker.harness import RawClient
 from tests.workers.broker.test_group_kafka import Tools
-from tests.workers.broker.test_groups import commit, create, fetched, found
+from tests.workers.broker.test_groups import DELETE, commit, create, fetched, found
 from tests.workers.broker.test_streams_differential import COUNTS, OURS, SETTINGS, info, subtopology, tasks
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
@@ -125,6 +125,16 @@ def test_streams_groups_in_turns(log_dir: Path, fast_dir: Path, oracle_classpath
         with kafka, RawClient(int(kafka.bootstrap.split(":")[1])) as client:
             assert state(client) == before
             before = go_on(client, f"d{turn}")
+    # The end of a group in one is its end in the other.
+    with CatalogueBroker([log_dir], OURS) as ours, ours.connect() as client:
+        assert state(client) == before
+        for member in describe(client, "g").members:
+            beat(client, "g", member.member_id, -1, instance_id=member.instance_id)
+        assert client.ask(DELETE, 3, {"groups_names": ["g"]}).results[0].error_code == 0
+    with kafka, RawClient(int(kafka.bootstrap.split(":")[1])) as client:
+        found(client, "g")
+        assert describe(client, "g").error_code == 69
+        assert fetched(client, "g", None) == {}
     assert not [line for line in kafka.complaints() if "GroupCoordinator" in line or "offsets" in line]
 
 

@@ -56,6 +56,8 @@ class StreamsGroup:
         self.static: dict[str, str] = {}
         self.targets: TimelineMap[TaskTuple] = TimelineMap()
         self.topology: Topology | None = None
+        #: None: to be found out.
+        self._phase: GroupPhase | None = GroupPhase.EMPTY
         #: Processes that have a task.
         self.active: dict[TaskKey, str] = {}
         self.standby: dict[TaskKey, set[str]] = {}
@@ -87,6 +89,11 @@ class StreamsGroup:
 
     @property
     def phase(self) -> GroupPhase:
+        if self._phase is None:
+            self._phase = self._found_phase()
+        return self._phase
+
+    def _found_phase(self) -> GroupPhase:
         if not self.members:
             return GroupPhase.EMPTY
         if self.topology is None or self.topology.epoch != self.metadata.validated_topology_epoch:
@@ -132,6 +139,7 @@ class StreamsGroup:
 
     def apply(self, change: Change) -> None:
         """Takes a record in. MalformedError: Kafka would not load a log that says so."""
+        self._phase = None
         match change:
             case changes.Epoch(metadata):
                 if metadata is None:

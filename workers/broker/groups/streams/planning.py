@@ -106,8 +106,7 @@ class Planner:
                 (Status.ASSIGNMENT_DELAYED, "Assignment delayed due to the configured initial rebalance delay.")
             )
             return group.assignment_epoch, NO_TASKS
-        members, targets = _with(group, new)
-        present = NO_TASKS if new is None else targets.get(new.member_id, NO_TASKS)
+        present = NO_TASKS if new is None else group.target_of(_holder(group, new))
         if group.assignment_epoch >= epoch:
             return group.assignment_epoch, present
         if is_refined and group.assignment_epoch >= group.epoch:
@@ -117,6 +116,7 @@ class Planner:
         if group.assignment_ms and interval and now.wall_ms < group.assignment_ms + interval:
             status.append((Status.ASSIGNMENT_DELAYED, "Assignment delayed due to the configured assignment interval."))
             return group.assignment_epoch, present
+        members, targets = _with(group, new)
         found = self._assigned(group, members, configured, configs)
         for member_id in members:
             target = found.get(member_id, NO_TASKS)
@@ -144,14 +144,21 @@ class Planner:
         return ASSIGNORS[self.settings.assignor(group.group_id)](spec, configured.subtopologies)
 
 
+def _holder(group: StreamsGroup, member: StreamsMember) -> str:
+    """Whose target a member has: that of the one it replaces."""
+    if member.instance_id is None:
+        return member.member_id
+    return group.static.get(member.instance_id, member.member_id)
+
+
 def _with(group: StreamsGroup, new: StreamsMember | None) -> tuple[dict[str, StreamsMember], dict[str, TaskTuple]]:
     """Members, in the order of a HashMap, and targets with one member changed, added, or in place of another."""
     members = {member_id: group.members[member_id] for member_id in group.members.listed()}
     targets = dict(group.targets)
     if new is not None:
         members[new.member_id] = new
-        replaced = group.static.get(new.instance_id) if new.instance_id is not None else None
-        if replaced is not None and replaced != new.member_id:
+        replaced = _holder(group, new)
+        if replaced != new.member_id:
             if replaced in targets:
                 targets[new.member_id] = targets.pop(replaced)
             members.pop(replaced, None)
