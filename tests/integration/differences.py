@@ -95,6 +95,11 @@ GENERAL: tuple[tuple[str, str], ...] = (
         "assignor.",
     ),
     (
+        "A streams member that is refused because another one has its instance id",
+        "During a rebalance Kafka 4.4.0 gives it the other one's place in what it remembers of the assignment, so that the "
+        "one that is there is told at its next heartbeat to run nothing; in compactd that gets its tasks.",
+    ),
+    (
         "Regular expressions of consumer groups",
         "compactd refuses what is nested deeper than 200 or needs more than 20,000 steps of an automaton, and one that "
         "takes too long to run matches no topics; Kafka has no such limits.",

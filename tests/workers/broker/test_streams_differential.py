@@ -176,19 +176,26 @@ class Streams:
             assert len(mine) == len(theirs)
 
 
-@pytest.fixture
-def disks(oracle_classpath: str, tmp_path: Path) -> tuple[Path, Path]:
-    """Topics, and nothing else, for each of the two."""
-    theirs, mine = tmp_path / "kafka", tmp_path / "ours"
-    maker = Broker(oracle_classpath, tmp_path / "first", [theirs], SETTINGS)
+@pytest.fixture(scope="module")
+def catalogue(oracle_classpath: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Kafka's disk with topics, and nothing else."""
+    home = tmp_path_factory.mktemp("catalogue")
+    maker = Broker(oracle_classpath, home / "kafka", [home / "disk"], SETTINGS)
     maker.format()
     with maker, RawClient(int(maker.bootstrap.split(":")[1])) as client:
         for name, partitions in TOPICS.items():
             create(client, name, partitions)
         found(client, "g")
         found(client, "h")
-    shutil.copytree(theirs, mine)
-    return theirs, mine
+    return home / "disk"
+
+
+@pytest.fixture
+def disks(catalogue: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """The same for each of the two."""
+    for name in ("kafka", "ours"):
+        shutil.copytree(catalogue, tmp_path / name)
+    return tmp_path / "kafka", tmp_path / "ours"
 
 
 @contextmanager
@@ -559,6 +566,27 @@ def _without_hash(key: bytes, value: bytes | None) -> tuple[bytes, bytes | None]
     return encode_offsets_record(17, decoded["key"], 0, fields)
 
 
+def refused_member(streams: Streams) -> None:
+    """It takes nothing away; in Kafka it does: see docs/differences.md."""
+    streams.join("g", "a", READS, instance_id="i")
+    streams.join("g", "b", READS)
+    streams.join("g", "impostor", READS, instance_id="i")
+    body = {
+        "group_id": "g",
+        "member_id": "a",
+        "member_epoch": 2,
+        "instance_id": "i",
+        "endpoint_information_epoch": 0,
+    }
+    body |= dict.fromkeys(("active_tasks", "standby_tasks", "warmup_tasks", "client_tags", "task_offsets"))
+    body["task_end_offsets"] = None
+    theirs = streams.twins.kafka.ask(BEAT, 1, body)
+    mine = streams.twins.ours.ask(BEAT, 1, body)
+    assert (theirs.error_code, mine.error_code) == (0, 0)
+    assert tasks(theirs.active_tasks) == []
+    assert [len(row["partitions"]) for row in tasks(mine.active_tasks)] == [2]
+
+
 def test_answers_and_records_are_kafkas(oracle_classpath: str, disks: tuple[Path, Path], tmp_path: Path) -> None:
     with both(oracle_classpath, disks, tmp_path / "second") as streams:
         for scenario in (a_life, topologies, static_members, other_kinds):
@@ -566,6 +594,7 @@ def test_answers_and_records_are_kafkas(oracle_classpath: str, disks: tuple[Path
         for seed in range(8):
             any_story(streams, seed)
         created_topics(streams)
+        refused_member(streams)
 
 
 def test_groups_go_on_after_a_restart(oracle_classpath: str, disks: tuple[Path, Path], tmp_path: Path) -> None:
