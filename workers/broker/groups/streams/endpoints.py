@@ -26,7 +26,8 @@ def endpoint_rows(
     Where topics are missing there is nothing to be said of partitions. (Kafka 4.4.0 fails then.)
     """
     gone = {updated.member_id, *(() if replaced is None else (replaced.member_id,))}
-    members = [group.members[each] for each in group.members.listed() if each not in gone]
+    others = any(member.endpoint is not None for member in group.members.values())
+    members = [group.members[each] for each in group.members.listed() if each not in gone] if others else []
     subtopologies = configured.subtopologies or {}
     return [_row(topics, subtopologies, member) for member in (*members, updated) if member.endpoint is not None]
 
