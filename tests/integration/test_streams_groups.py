@@ -131,6 +131,7 @@ def test_counts_are_exact_over_a_rebalance_and_a_crash(
     assert all(each == list(range(1, written + 1)) for each in found.values())
 
 
+@pytest.mark.parametrize("server", ["compactd", "kafka"], indirect=True)
 def test_the_tool_for_streams_groups(server: Server, tools: Tools, oracle_classpath: str, tmp_path: Path) -> None:
     server.create("lines", PARTITIONS)
     server.create("counts", PARTITIONS)

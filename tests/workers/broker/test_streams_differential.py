@@ -199,10 +199,14 @@ def disks(catalogue: Path, tmp_path: Path) -> tuple[Path, Path]:
 
 
 @contextmanager
-def both(oracle_classpath: str, disks: tuple[Path, Path], home: Path) -> Iterator[Streams]:
-    """Runs both, until they are stopped in order."""
+def both(oracle_classpath: str, disks: tuple[Path, Path], home: Path, **more: object) -> Iterator[Streams]:
+    """Runs both, until they are stopped in order. `more`: settings with underscores for dots."""
     theirs, mine = disks
-    with Broker(oracle_classpath, home, [theirs], SETTINGS) as kafka, CatalogueBroker([mine], OURS) as ours:
+    other = {name.replace("_", "."): value for name, value in more.items()}
+    with (
+        Broker(oracle_classpath, home, [theirs], SETTINGS | other) as kafka,
+        CatalogueBroker([mine], OURS | other) as ours,
+    ):
         ids: dict[str, uuid.UUID] = ours.in_loop(
             lambda context: {topic.name: topic.topic_id for topic in context.image.topics.values()}
         )
@@ -642,3 +646,53 @@ def test_groups_go_on_after_a_restart(oracle_classpath: str, disks: tuple[Path, 
                 streams.beat(group, row.member_id, -1, instance_id=row.instance_id)
         streams.twins.ask(DELETE, 2, {"groups_names": groups})
         streams.compare_logs()
+
+
+def test_what_waits_waits_for_the_same(oracle_classpath: str, disks: tuple[Path, Path], tmp_path: Path) -> None:
+    """The first assignment, one that comes too soon after another, sessions and tasks that nobody gives back."""
+    delays = {"group_streams_initial_rebalance_delay_ms": 4000, "group_streams_assignment_interval_ms": 7000}
+    with both(
+        oracle_classpath, disks, tmp_path / "second", group_streams_min_session_timeout_ms=1000, **delays
+    ) as streams:
+        streams.join("first", "a", COUNTS)
+        streams.join("first", "b", COUNTS)
+        streams.describe("first")
+        streams.beat("first", "a", 1)
+        time.sleep(5)
+        streams.describe("first")
+        for member in ("a", "b"):
+            streams.beat("first", member, 1)
+        # The interval since the first assignment is not over.
+        streams.join("first", "c", COUNTS)
+        streams.beat("first", "a", 2)
+        streams.describe("first")
+        time.sleep(7)
+        for member, epoch in (("c", 2), ("c", 3), ("a", 2), ("b", 2)):
+            streams.beat("first", member, epoch)
+        streams.describe("first")
+        streams.set("short", streams_session_timeout_ms=3000, streams_initial_rebalance_delay_ms=0)
+        streams.join("short", "a", COUNTS, rebalance_timeout=1000)
+        streams.join("short", "b", COUNTS)
+        time.sleep(5)
+        streams.describe("short")
+        streams.beat("short", "a", 2)
+        streams.compare_logs(by_group)
+        streams.join("short", "c", COUNTS, rebalance_timeout=1000)
+        time.sleep(5)
+        for row in streams.described("first").members:
+            streams.beat("first", row.member_id, -1)
+        streams.describe("first", "short")
+        streams.compare_logs(by_group)
+
+
+def by_group(found: list[Any]) -> list[Any]:
+    """Records, without the offsets of their batches: of several timers the one or the other may be the first."""
+    return [
+        [
+            record
+            for _, records in found
+            for record in records
+            if decode_offsets_record(*record)["key"]["groupId"] == group
+        ]
+        for group in ("first", "short")
+    ]
