@@ -163,6 +163,20 @@ def test_tasks_and_topics_hang_together(seed: int) -> None:
         assert topology.subtopology_of(each.input_topics[0]) is not None
 
 
+def test_a_long_chain_in_a_bad_order_keeps_nobody_waiting() -> None:
+    """Round by round through all of them it would take minutes."""
+    count = 20_000
+    chain = [
+        Subtopology(
+            f"{number:05}", ("in",) if number == 0 else (), (), (), (f"r{number}",), (TopicInfo(f"r{number - 1}"),)
+        )
+        for number in range(count)
+    ]
+    chain[0] = Subtopology("00000", ("in",), (), (), ("r0",))
+    found = configure(Topology(0, tuple(reversed(chain))), 0, {"in": 3}.get)
+    assert found.subtopologies is not None and {each.tasks for each in found.subtopologies.values()} == {3}
+
+
 # ---- Kafka's own
 
 

@@ -5,6 +5,7 @@ Where an answer depends on the order in which Kafka goes through its hash tables
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from compactd.workers.broker.errors import ErrorCode
@@ -35,6 +36,8 @@ class PartitionCounts:
         self._groups = [group for each in self._subtopologies for group in copartitioned(each)]
         self._partitions_of = partitions_of
         self.decided: dict[str, int] = {}
+        #: Counts of repartition topics that are fixed, which stay as they are.
+        self._fixed: set[int] = set()
 
     def decide(self) -> None:
         """TopicProblemError; GroupError where no topics would do."""
@@ -72,8 +75,13 @@ class PartitionCounts:
             for topic in each.repartition_source_topics
             if topic.partitions
         }
-        while self._advance(counts):
-            pass
+        self._follow(counts)
+        for each in self._subtopologies:
+            if any(sink not in counts for sink in each.repartition_sink_topics):
+                raise _invalid(
+                    "Failed to compute number of partitions for all repartition topics. There may be loops in the topology"
+                    " that cannot be resolved."
+                )
         for each in self._subtopologies:
             if any(topic.name not in counts for topic in each.repartition_source_topics):
                 raise _invalid(
@@ -82,25 +90,34 @@ class PartitionCounts:
                 )
         return counts
 
-    def _advance(self, counts: dict[str, int]) -> bool:
-        """One round through all subtopologies; whether another one is needed."""
-        is_needed = has_advanced = False
-        for each in self._subtopologies:
-            for sink in each.repartition_sink_topics:
-                if sink in counts:
+    def _follow(self, counts: dict[str, int]) -> None:
+        """Counts of sinks, from what is known at the time.
+
+        Kafka goes through all subtopologies, round by round; here each is visited only in the round in which it would
+        come to a count, so that a long chain in a bad order keeps nobody waiting.
+        """
+        readers: dict[str, list[int]] = {}
+        for place, each in enumerate(self._subtopologies):
+            for topic in each.repartition_source_topics:
+                readers.setdefault(topic.name, []).append(place)
+        #: (round, place)
+        visits = [
+            (0, place) for place, each in enumerate(self._subtopologies) if self._widest(each, counts) is not None
+        ]
+        visited: set[int] = set()
+        while visits:
+            turn, place = heapq.heappop(visits)
+            if place in visited:
+                continue
+            visited.add(place)
+            subtopology = self._subtopologies[place]
+            count = self._widest(subtopology, counts)
+            for sink in subtopology.repartition_sink_topics:
+                if count is None or sink in counts:
                     continue
-                count = self._widest(each, counts)
-                if count is None:
-                    is_needed = True
-                else:
-                    counts[sink] = count
-                    has_advanced = True
-        if is_needed and not has_advanced:
-            raise _invalid(
-                "Failed to compute number of partitions for all repartition topics. There may be loops in the topology"
-                " that cannot be resolved."
-            )
-        return is_needed
+                counts[sink] = count
+                for reader in readers.get(sink, ()):
+                    heapq.heappush(visits, (turn if reader > place else turn + 1, reader))
 
     def _widest(self, subtopology: Subtopology, counts: Mapping[str, int]) -> int | None:
         """Of what it reads and is known; None: nothing is."""
@@ -120,7 +137,8 @@ class PartitionCounts:
             count = _equal(others.values(), others)
         elif fixed:
             # All topics of the application that have a fixed count, also those of other groups.
-            count = _equal([self.of(name) for name in fixed], repartition)
+            self._fixed = self._fixed or {self.of(name) for name in fixed}
+            count = _equal(self._fixed, repartition)
         else:
             count = max(repartition.values())
         for name, decided in repartition.items():
