@@ -16,6 +16,7 @@ from tests.integration.streams_app import StreamsApp
 from tests.integration.tools import Tools
 from tests.oracle.broker import Broker
 from tests.oracle.driver import Oracle
+from tests.workers.broker.catalogue_harness import CatalogueBroker
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
@@ -158,3 +159,33 @@ def test_the_tool_for_streams_groups(server: Server, tools: Tools, oracle_classp
     assert "app" not in tools.run(server, GROUPS, "--list").split()
     left = tools.run(server, "TopicCommand", "--list").split()
     assert not [name for name in left if name.startswith("app-")], left
+
+
+def test_an_application_goes_from_kafka_to_compactd_and_back(oracle_classpath: str, tmp_path: Path) -> None:
+    """The same disk: offsets, transactions, group and changelog of one are what the other goes on from."""
+    disk = tmp_path / "disk"
+    kafka = Broker(oracle_classpath, tmp_path / "kafka", [disk], SETTINGS | STREAMS)
+    kafka.format()
+    written = 0
+
+    def work(server: Server) -> None:
+        """A new instance, whose state comes out of the changelog, counts on."""
+        nonlocal written
+        Librdkafka().produce(server, "lines", lines(30))
+        written += 30
+        with StreamsApp(oracle_classpath, server, tmp_path, "app", f"app{written}") as app:
+            app.run()
+            until(lambda: {len(each) for each in counted(server).values()} == {written}, "all lines")
+        assert all(each == list(range(1, written + 1)) for each in counted(server).values())
+
+    for turn in range(2):
+        with kafka:
+            server = Server("kafka", kafka.bootstrap, (disk,))
+            if not turn:
+                server.create("lines", PARTITIONS)
+                server.create("counts", PARTITIONS)
+            work(server)
+        if not turn:
+            with CatalogueBroker([disk], STREAMS) as ours:
+                work(Server("compactd", ours.bootstrap, (disk,)))
+    assert not kafka.complaints()
