@@ -168,13 +168,6 @@ class InvalidTimestampError(InvalidRecordError):
     kafka_code = 32
 
 
-class UnsupportedForMessageFormatError(LogError):
-    """{path}: refused a batch: {detail}."""
-
-    kafka_name = "UNSUPPORTED_FOR_MESSAGE_FORMAT"
-    kafka_code = 43
-
-
 class OutOfOrderSequenceError(LogError):
     """{path}: refused a batch of producer {producer_id} at offset {offset}: {detail}."""
 

@@ -1,1 +1,1 @@
-"""The main process of the daemon (issue 5)."""
+"""The main process of the daemon: it decides, and holds locks and checkpoints; workers touch logs and clients."""

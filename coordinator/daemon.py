@@ -1,11 +1,13 @@
 """The coordinator: `compactd serve`'s main process. It owns decisions, checkpoints and locks, never bytes of a log.
 
-    sockets, timers, lanes   coordinator.loop             processes          coordinator.supervisor
-    start                    coordinator.startup          orderly stop       coordinator.stopping
-    what there is            coordinator.partitions       its log dirs       coordinator.log_dirs, .checkpointing
-    assignment, release      coordinator.assignment       reload             coordinator.reloading
-    changes of the catalogue coordinator.catalogue_changes
-    parts                    coordinator.interfaces: catalogue, cleaning, metrics
+    start, stop        coordinator.startup, .stopping; reload: .reloading, of what .configuration read
+    sockets, timers    coordinator.loop; threads beside it ("lanes") too
+    processes          coordinator.processes: the supervisor, what workers say and are asked
+    log dirs           coordinator.logs: partitions and who serves them, checkpoints, retention, what is to be deleted
+    the catalogue      coordinator.catalogue: topics, settings, users; changes of them
+    cleaning           coordinator.cleaning
+    commands           coordinator.control: what they ask, and the answers
+    metrics            coordinator.metrics
 
 All of it runs in one thread that never waits for anything but the next event.
 """
@@ -22,27 +24,13 @@ from typing import TypeVar
 
 from compactd.config.errors import CompactdError, DaemonError
 from compactd.config.settings import TopicConfig
-from compactd.coordinator import reloading, status, topics_report, users_report
-from compactd.coordinator.assignment import Assignment
-from compactd.coordinator.catalogue_changes import CatalogueChanges
-from compactd.coordinator.checkpointing import Checkpoints, lane_of
-from compactd.coordinator.configuration import CatalogueConfigs, Configuration, TopicConfigs, settings_text
-from compactd.coordinator.control import ControlServer, refused
-from compactd.coordinator.control_messages import (
-    CatalogueAnswer,
-    ChangeCatalogue,
-    Control,
-    Done,
-    GetStatus,
-    GetTopics,
-    GetUsers,
-    Refused,
-    Reload,
-    Request,
-    StopDaemon,
-)
-from compactd.coordinator.deletion import Deletions
+from compactd.coordinator import reloading
+from compactd.coordinator.catalogue.changes import CatalogueChanges
+from compactd.coordinator.configuration import CatalogueConfigs, Configuration, TopicConfigs
+from compactd.coordinator.control import commands, status
+from compactd.coordinator.control.socket import ControlServer
 from compactd.coordinator.interfaces import (
+    KINDS,
     CataloguePart,
     CleaningPart,
     MetricsPart,
@@ -50,51 +38,39 @@ from compactd.coordinator.interfaces import (
     Timer,
     WorkerId,
 )
-from compactd.coordinator.log_dirs import LogDirs
+from compactd.coordinator.logs.assignment import Assignment
+from compactd.coordinator.logs.checkpointing import Checkpoints, lane_of
+from compactd.coordinator.logs.deletion import Deletions
+from compactd.coordinator.logs.log_dirs import LogDirs
+from compactd.coordinator.logs.partitions import Partitions
+from compactd.coordinator.logs.retention import RetentionSchedule
 from compactd.coordinator.loop import Loop
-from compactd.coordinator.partitions import Partitions
-from compactd.coordinator.peers import PeerRelay
-from compactd.coordinator.requests import Requests
-from compactd.coordinator.retention import RetentionSchedule
+from compactd.coordinator.processes import worker_messages
+from compactd.coordinator.processes.peers import PeerRelay
+from compactd.coordinator.processes.requests import Requests
+from compactd.coordinator.processes.supervisor import Command, Supervisor, worker_command
 from compactd.coordinator.run_dir import RunDir, find_run_dir
 from compactd.coordinator.signals import Signals, terminal_is_gone
 from compactd.coordinator.startup import Startup
 from compactd.coordinator.stopping import Stopping
-from compactd.coordinator.supervisor import Command, Supervisor, worker_command
 from compactd.coordinator.systemd import Notifier
 from compactd.storage.names import TopicPartition
-from compactd.workers import log_output, logger_levels
-from compactd.workers.catalogue_update import CatalogueChange
-from compactd.workers.cleaning_messages import DeleterState
 from compactd.workers.clock import Clock
 from compactd.workers.message import Endpoint, Message
 from compactd.workers.messages import (
-    BrokerCounts,
-    Listening,
-    PeerAnswer,
-    PeerRequest,
-    Serving,
-    SetLoggerLevels,
-    Stopped,
     Welcome,
 )
 from compactd.workers.partition_messages import (
-    DirectoriesRetired,
     LogDirFailed,
-    PartitionsReady,
     PartitionState,
-    PartitionStates,
 )
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-KINDS = ("broker", "cleaner", "retention", "deleter")
 _METRICS_MS = 5000
 _MAINTAIN_MS = 30_000
-#: What a move left behind stays at least so long, whatever file.delete.delay.ms says.
-_RETIRED_MS = 2000
 
 
 class Daemon:
@@ -134,7 +110,7 @@ class Daemon:
         self._directory_delay: tuple[object, int] | None = None
         self._parts = parts
         self._command = command
-        self._environment = dict(environment or {})
+        self.environment = dict(environment or {})
         self._started = started
         self._stopping: Stopping | None = None
         self._fatal: CompactdError | None = None
@@ -168,10 +144,12 @@ class Daemon:
             lambda: self.settings.daemon,
             self,
             self._command,
-            self._environment,
+            self.environment,
         )
         self.peers = PeerRelay(self.supervisor.send)
-        control = ControlServer(self.loop, run_dir.control_socket, self._control)
+        control = ControlServer(
+            self.loop, run_dir.control_socket, lambda request, answer: commands.do(self, request, answer)
+        )
         self.deletions = Deletions(self.send, self.clock)
         self.assignment = Assignment(self)
         self.changes = CatalogueChanges(self)
@@ -334,31 +312,7 @@ class Daemon:
     # ---- Listener
 
     def welcome(self, worker: WorkerId) -> Welcome:
-        daemon = self.settings.daemon
-        shift = worker.number if worker.kind == "broker" else 0
-        bound = self.startup.bound.get(worker, {})
-        return Welcome(
-            settings=settings_text(self.settings),
-            given=self.given,
-            logger_levels=dict(self.logger_levels),
-            heartbeat_ms=daemon.worker_heartbeat_ms,
-            silence_ms=max(2 * daemon.worker_timeout_ms, 2000),
-            log_format=self._environment.get("COMPACTD_LOG_FORMAT", log_output.TEXT),
-            log_level=daemon.log_level,
-            node_id=daemon.node_id + 1_000_000 * shift if worker.kind == "broker" else -1,
-            listen=tuple(
-                Endpoint(
-                    listener.name,
-                    listener.host,
-                    # A free port was found for it before: clients know that one.
-                    listener.port + shift if listener.port else bound.get(listener.name, 0),
-                    int(listener.protocol),
-                )
-                for listener in daemon.open_listeners
-            )
-            if worker.kind == "broker"
-            else (),
-        )
+        return worker_messages.welcome(self, worker)
 
     def worker_ready(self, worker: WorkerId) -> None:
         if worker.kind == "deleter":
@@ -383,48 +337,13 @@ class Daemon:
     def received(self, worker: WorkerId, message: Message) -> None:
         if self.metrics is not None:
             self.metrics.observe(message)
-        if self.requests.answer(worker, message):
-            return
-        if isinstance(message, PartitionStates):
-            self.take_states(message.states)
-        elif isinstance(message, PartitionsReady):
-            self.assignment.loaded(message)
-        elif isinstance(message, (PeerRequest, PeerAnswer)):
-            self.peers.pass_on(message, worker)
-        elif isinstance(message, CatalogueChange):
-            self.changes.asked_by(worker, message)
-        elif isinstance(message, Listening):
-            self.startup.broker_listens(worker, message)
-        elif isinstance(message, Serving):
-            self.startup.broker_serves(worker)
-        elif isinstance(message, BrokerCounts):
-            pass  # the metrics took it
-        elif isinstance(message, SetLoggerLevels):
-            self._set_logger_levels(message)
-        elif isinstance(message, LogDirFailed):
-            self.log_dir_failed(message.log_dir, message.reason)
-        elif isinstance(message, DeleterState):
-            self.deletions.told(message)
-        elif isinstance(message, DirectoriesRetired):
-            # Fetches that began before may still be about to open a file there.
-            delay = max(self.topic_config(message.topic).file_delete_delay_ms, _RETIRED_MS)
-            self.delete_later(message.directories, delay)
-        elif isinstance(message, Stopped):
-            if worker.kind == "broker" and self._stopping is not None:
-                self._stopping.broker_stopped(worker, message.log_dirs_clean)
-        else:
-            self.cleaning.received(worker, message)
+        if not self.requests.answer(worker, message):
+            worker_messages.take(self, worker, message)
 
-    def _set_logger_levels(self, message: SetLoggerLevels) -> None:
-        """In every process, those that start later included."""
-        for name, level in message.levels.items():
-            if level is None:
-                self.logger_levels.pop(name, None)
-            else:
-                self.logger_levels[name] = level
-        logger_levels.set_levels(message.levels)
-        for kind in KINDS:
-            self.send_all(kind, message)
+    def broker_stopped(self, worker: WorkerId, clean: tuple[str, ...]) -> None:
+        """`clean`: log dirs whose logs it left in good order."""
+        if self._stopping is not None:
+            self._stopping.broker_stopped(worker, clean)
 
     def take_states(self, states: Sequence[PartitionState]) -> None:
         """New states of partitions, from their owner."""
@@ -440,33 +359,7 @@ class Daemon:
         """Assignments that wait for a directory to be put away wait no more: the daemon stops."""
         self.assignment.give_up()
 
-    # ---- control
-
-    def _control(self, request: Request, answer: Callable[[Control], None]) -> None:
-        if isinstance(request, GetStatus):
-            answer(status.build(self, request.all_partitions))
-        elif isinstance(request, GetTopics):
-            answer(topics_report.build(self, request.names))
-        elif isinstance(request, GetUsers):
-            answer(users_report.build(self))
-        elif isinstance(request, StopDaemon):
-            answer(Done(lines=("compactd stops",)))
-            self.stop("a command asked for it")
-        elif isinstance(request, Reload):
-            reloading.reload(self, answer)
-        elif isinstance(request, ChangeCatalogue):
-
-            def failed(error: Exception) -> None:
-                is_ours = isinstance(error, CompactdError)
-                answer(refused(error) if is_ours else Refused(error=type(error).__name__, message=str(error)))  # type: ignore[arg-type]
-
-            self.changes.request(
-                request.operation, request.arguments, lambda results: answer(CatalogueAnswer(results=results)), failed
-            )
-        elif self.is_running:
-            self.cleaning.control(request, answer)
-        else:
-            answer(refused(DaemonError(detail=f"it is {self.state}, try again in a moment")))
+    # ---- the process hears of
 
     def _signalled(self, number: int) -> None:
         if number != signal.SIGHUP:

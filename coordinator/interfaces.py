@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from compactd.config.settings import CleanerConfig, DaemonConfig, StorageConfig, TopicConfig
-from compactd.coordinator.control_messages import CleaningStatus, Control, Status
+from compactd.coordinator.control.messages import CleaningStatus, Control, Status
 from compactd.storage.names import TopicPartition
 from compactd.workers.catalogue_update import CatalogueUpdate
 from compactd.workers.clock import Clock
@@ -23,6 +23,9 @@ from compactd.workers.message import Endpoint, Message
 from compactd.workers.partition_messages import PartitionState
 
 T = TypeVar("T")
+
+#: Of workers.
+KINDS = ("broker", "cleaner", "retention", "deleter")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -107,7 +110,7 @@ class Frame(Protocol):
 
 
 class CleaningPart(Protocol):
-    """The cleaning side: coordinator.cleaning.CleaningScheduler(frame, Quarantine(first log dir))."""
+    """The cleaning side: coordinator.cleaning.scheduler.CleaningScheduler(frame, quarantine, pauses)."""
 
     def start(self) -> None:
         """The brokers have loaded their partitions. Cleaners may have come already."""
@@ -164,7 +167,7 @@ class CatalogueOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CataloguePart(Protocol):
-    """Topics, partitions and their places: coordinator.catalogue.Catalogue.open(setup).
+    """Topics, partitions and their places: coordinator.catalogue.catalogue.Catalogue.open(setup).
 
     Lives in the lane "catalogue": opened, called and closed in that one thread, never on the loop's. What the frame knows of
     topics is what the updates told it.
@@ -196,7 +199,7 @@ class CataloguePart(Protocol):
 
 
 class MetricsPart(Protocol):
-    """/metrics and /healthz: coordinator.metrics.Metrics(frame). Serves from a thread of its own."""
+    """/metrics and /healthz: coordinator.metrics.metrics.Metrics(frame). Serves from a thread of its own."""
 
     def start(self, host: str, port: int) -> str:
         """Listens; the address that was bound."""

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 import zmq
 
-from compactd.coordinator.control_messages import LoopStatus
+from compactd.coordinator.control.messages import LoopStatus
 
 T = TypeVar("T")
 

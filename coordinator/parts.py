@@ -14,11 +14,11 @@ from compactd.coordinator.interfaces import (
     Parts,
 )
 
-CATALOGUE = "compactd.coordinator.catalogue:Catalogue"
-CLEANING = "compactd.coordinator.cleaning:CleaningScheduler"
-QUARANTINE = "compactd.coordinator.quarantine:Quarantine"
-PAUSES = "compactd.coordinator.pauses:Pauses"
-METRICS = "compactd.coordinator.metrics:Metrics"
+CATALOGUE = "compactd.coordinator.catalogue.catalogue:Catalogue"
+CLEANING = "compactd.coordinator.cleaning.scheduler:CleaningScheduler"
+QUARANTINE = "compactd.coordinator.cleaning.quarantine:Quarantine"
+PAUSES = "compactd.coordinator.cleaning.pauses:Pauses"
+METRICS = "compactd.coordinator.metrics.metrics:Metrics"
 
 
 def default_parts() -> Parts:

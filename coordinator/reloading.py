@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from compactd.config.errors import CompactdError
 from compactd.config.listener_settings import shown
 from compactd.coordinator.configuration import Configuration, changed_names, given_now, keep_static
-from compactd.coordinator.control import refused
-from compactd.coordinator.control_messages import Control, Refused, Reloaded
+from compactd.coordinator.control.messages import Control, Refused, Reloaded
+from compactd.coordinator.control.socket import refused
+from compactd.coordinator.interfaces import KINDS
 from compactd.coordinator.topics_section import apply_topics
 from compactd.workers import log_output
 from compactd.workers.messages import Reconfigure
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from compactd.coordinator.daemon import Daemon
 
 _log = logging.getLogger(__name__)
-
-_KINDS = ("broker", "cleaner", "retention", "deleter")
 
 
 def reload(daemon: Daemon, answer: Callable[[Control], None]) -> None:
@@ -128,7 +127,7 @@ def _take_settings(daemon: Daemon, configuration: Configuration, strict: bool = 
 def _tell(daemon: Daemon, apply: dict[str, str]) -> None:
     if "log.level" in apply:
         log_output.set_level(apply["log.level"])
-    for kind in _KINDS:
+    for kind in KINDS:
         daemon.send_all(kind, Reconfigure(settings=apply))
     if "log.cleaner.threads" in apply:
         scale_cleaners(daemon)

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING
 from compactd.config.errors import CompactdError, DaemonError
 from compactd.config.listeners import Listener
 from compactd.coordinator import reloading
-from compactd.coordinator.checkpointing import lane_of
 from compactd.coordinator.interfaces import CataloguePart, CatalogueSetup, WorkerId
-from compactd.coordinator.log_dirs import FoundDirs
-from compactd.coordinator.partitions import Entry
+from compactd.coordinator.logs.checkpointing import lane_of
+from compactd.coordinator.logs.log_dirs import FoundDirs
+from compactd.coordinator.logs.partitions import Entry
 from compactd.storage.names import TopicPartition
 from compactd.workers.catalogue_update import CatalogueUpdate
 from compactd.workers.message import Endpoint

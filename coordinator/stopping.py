@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compactd.coordinator.checkpointing import lane_of
 from compactd.coordinator.interfaces import WorkerId
+from compactd.coordinator.logs.checkpointing import lane_of
 
 if TYPE_CHECKING:
     from compactd.coordinator.daemon import Daemon

@@ -10,7 +10,7 @@ import click
 
 from compactd.config.errors import RefusedError
 from compactd.config.listeners import format_address
-from compactd.coordinator.control_messages import GetStatus, Status
+from compactd.coordinator.control.messages import GetStatus, Status
 from compactd.scripts.running import connect
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -17,7 +17,14 @@ from compactd.config.errors import EXIT_DONE, CompactdError, UsageError
 from compactd.config.load import ResolvedConfig
 from compactd.scripts.clean_workers import run_jobs
 from compactd.scripts.explain import Reason, first_reason, limit_reason, policy_reason
-from compactd.scripts.options import config_option, metadata_option, now_option, sets_option
+from compactd.scripts.options import (
+    config_option,
+    high_watermark_option,
+    json_of_partitions_option,
+    metadata_option,
+    now_option,
+    sets_option,
+)
 from compactd.scripts.output import (
     Progress,
     Table,
@@ -34,7 +41,7 @@ from compactd.storage import files
 from compactd.storage.checkpoints import HIGH_WATERMARKS
 from compactd.storage.cleaning.run import CleanJob, CleanOptions, PartitionReport, dirty_range, load_partition
 from compactd.storage.log_dir import LogDir
-from compactd.storage.names import TopicPartition
+from compactd.storage.names import parse_partition_dir
 
 
 @dataclass(slots=True)
@@ -79,12 +86,7 @@ class Choice:
 @click.option(
     "--uncleanable-offset", type=click.IntRange(min=0), metavar="N", help="Clean no further than this (one partition)."
 )
-@click.option(
-    "--high-watermark",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="In place of replication-offset-checkpoint's (one partition).",
-)
+@high_watermark_option
 @now_option
 @sets_option
 @config_option
@@ -94,7 +96,8 @@ class Choice:
     "delete_delay_ms",
     type=click.IntRange(min=0),
     metavar="MS",
-    help="Remove replaced files MS after the last swap (0: at the end). Without it they stay as .deleted until the broker starts.",
+    help="Remove replaced files MS after the last swap (0: each as soon as it is replaced, which needs the least room). Without "
+    "it they stay as .deleted until the broker starts.",
 )
 @click.option(
     "--once", is_flag=True, help="One round a partition, even where the offset map was too small for all of it."
@@ -105,7 +108,7 @@ class Choice:
     help="The offset map holds as many keys as Kafka's (24 bytes each), however small the buffer.",
 )
 @click.option("--dry-run", is_flag=True, help="Report what a clean would free; write nothing and take no lock.")
-@click.option("--json", "as_json", is_flag=True, help="JSON lines: one object a partition.")
+@json_of_partitions_option
 def command(
     paths: tuple[Path, ...],
     workers: int | None,
@@ -155,6 +158,7 @@ def command(
         uncleanable_offset=uncleanable_offset,
         map_memory_bytes=cleaner.dedupe_buffer_size // max(1, cleaner.threads),
         map_load_factor=cleaner.load_factor,
+        remove_replaced=delete_delay_ms == 0,
     )
     for note in plan.notes:
         warn(note)
@@ -312,8 +316,7 @@ def _failure(planned: Planned, error: CompactdError) -> PartitionReport:
 
 def _refusal(error: CompactdError) -> PartitionReport:
     directory = Path(error.fields["path"])
-    topic, _, number = directory.name.partition(".")[0].rpartition("-")
-    report = PartitionReport(TopicPartition(topic, int(number)), directory)
+    report = PartitionReport(parse_partition_dir(directory.name).topic_partition, directory)
     report.exit_code, report.outcome, report.reason = error.exit_code, "refused", str(error)
     return report
 
@@ -354,7 +357,7 @@ def show_reports(
         size = sum(path.stat().st_size for path in left)
         print_line(
             f"{human_count(len(left))} replaced files ({human_bytes(size)}) wait as .deleted until the broker starts; "
-            "--delete-delay 0 removes them at the end."
+            "--delete-delay 0 removes each as soon as it is replaced."
         )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from compactd.config.errors import EXIT_REFUSED, NoAnswerError
-from compactd.coordinator.control_messages import (
+from compactd.coordinator.control.messages import (
     CleanNow,
     Control,
     Done,

@@ -23,6 +23,13 @@ metadata_option = click.option(
     metavar="DIR",
     help="The log dir that holds __cluster_metadata-0, if it is not among PATH.",
 )
+high_watermark_option = click.option(
+    "--high-watermark",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="In place of replication-offset-checkpoint's (one partition).",
+)
+json_of_partitions_option = click.option("--json", "as_json", is_flag=True, help="JSON lines: one object a partition.")
 now_option = click.option(
     "--now",
     "now_ms",

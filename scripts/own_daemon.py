@@ -15,8 +15,8 @@ from types import TracebackType
 import yaml
 
 from compactd.config.errors import CompactdError, UsageError
-from compactd.coordinator.control import ControlClient
-from compactd.coordinator.control_messages import CatalogueAnswer, ChangeCatalogue, Control, GetStatus, Status
+from compactd.coordinator.control.messages import CatalogueAnswer, ChangeCatalogue, Control, GetStatus, Status
+from compactd.coordinator.control.socket import ControlClient
 from compactd.coordinator.run_dir import find_run_dir
 from compactd.workers.catalogue_messages import CreateTopics, NewTopic, TopicResults, results_of, to_raw
 

@@ -20,7 +20,7 @@ from compactd.scripts.loading import (
     planned_dirs,
     sessions,
 )
-from compactd.scripts.options import config_option, now_option, sets_option
+from compactd.scripts.options import config_option, json_of_partitions_option, now_option, sets_option
 from compactd.scripts.output import Progress, Table, human_bytes, human_count, print_json, print_line, warn
 from compactd.scripts.plan import make_plan
 from compactd.storage.loaded_log import CUT, DELETED, SPLIT, WARNING, LoadedLog
@@ -56,7 +56,7 @@ _TOLD = frozenset({CUT, DELETED, SPLIT, WARNING})
 @now_option
 @sets_option
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="JSON lines: one object a partition.")
+@json_of_partitions_option
 def command(
     paths: tuple[Path, ...],
     clean: bool | None,

@@ -15,7 +15,13 @@ from compactd.config.errors import EXIT_DONE, CompactdError, UsageError
 from compactd.config.load import load_file, parse_sets, resolve_storage
 from compactd.config.settings import as_text
 from compactd.scripts.loading import LoadReport, bytes_to_recover, load_dir, planned_dirs, sessions
-from compactd.scripts.options import config_option, now_option, sets_option
+from compactd.scripts.options import (
+    config_option,
+    high_watermark_option,
+    json_of_partitions_option,
+    now_option,
+    sets_option,
+)
 from compactd.scripts.output import Progress, Table, human_bytes, human_time, print_json, print_line, warn
 from compactd.scripts.plan import Plan, Planned, make_plan
 from compactd.storage import files, names
@@ -103,12 +109,7 @@ class _Options:
     metavar="N",
     help="First delete the records below this offset (one partition).",
 )
-@click.option(
-    "--high-watermark",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="In place of replication-offset-checkpoint's (one partition).",
-)
+@high_watermark_option
 @now_option
 @sets_option
 @config_option
@@ -119,7 +120,7 @@ class _Options:
     metavar="MS",
     help="Remove the files MS after the last rename (0: at the end). Without it they stay as .deleted until the broker starts.",
 )
-@click.option("--json", "as_json", is_flag=True, help="JSON lines: one object a partition.")
+@json_of_partitions_option
 def command(
     paths: tuple[Path, ...],
     dry_run: bool,
@@ -210,17 +211,7 @@ def _apply(loaded: LoadReport, session: LogDirSession, options: _Options) -> Ret
         report.explanation = explain_retention(found.segments, log.config, state, locate_largest_timestamp)
         _warn_of_lost_keys(report, found.segments, log.log_end_offset)
         log.delete_segments(log.segments[: len(report.explanation.plan.deletions)], options.now_ms)
-        report.fields = {
-            "logStartOffset": log.log_start_offset,
-            "logEndOffset": log.log_end_offset,
-            "lastStableOffset": log.last_stable_offset,
-            "highWatermark": log.high_watermark,
-            "segments": [
-                {"baseOffset": s.base_offset, "size": s.size, "largestTimestamp": s.largest_timestamp}
-                for s in log.segments
-            ],
-            "bytesDeleted": _bytes_deleted(report),
-        }
+        report.fields = _fields(log, log.log_start_offset, report)
         log.close()
         session.write_checkpoints([log], whole_dir=False)
         report.deleted_files = sorted(log.directory.glob("*" + names.DELETED))
@@ -258,22 +249,26 @@ def _explain_only(planned: Planned, options: _Options) -> RetainReport:
         state = RetentionState(start, log.log_end_offset, log.high_watermark, options.now_ms)
         report.explanation = explain_retention(log.segments, log.config, state, locate_largest_timestamp)
         _warn_of_lost_keys(report, log.segments, log.log_end_offset)
-        report.fields = {
-            "logStartOffset": start,
-            "logEndOffset": log.log_end_offset,
-            "lastStableOffset": log.last_stable_offset,
-            "highWatermark": log.high_watermark,
-            "segments": [
-                {"baseOffset": s.base_offset, "size": s.size, "largestTimestamp": s.largest_timestamp}
-                for s in log.segments
-            ],
-            "bytesDeleted": _bytes_deleted(report),
-        }
+        report.fields = _fields(log, start, report)
     except UsageError:
         raise
     except CompactdError as error:
         report.error = error
     return report
+
+
+def _fields(log: PartitionLog | Partition, log_start_offset: int, report: RetainReport) -> dict[str, Any]:
+    """The log as it is, or would be with this start."""
+    return {
+        "logStartOffset": log_start_offset,
+        "logEndOffset": log.log_end_offset,
+        "lastStableOffset": log.last_stable_offset,
+        "highWatermark": log.high_watermark,
+        "segments": [
+            {"baseOffset": s.base_offset, "size": s.size, "largestTimestamp": s.largest_timestamp} for s in log.segments
+        ],
+        "bytesDeleted": _bytes_deleted(report),
+    }
 
 
 def _bytes_deleted(report: RetainReport) -> int:

@@ -10,7 +10,7 @@ import click
 
 from compactd.config.errors import UsageError
 from compactd.coordinator.configuration import Configuration
-from compactd.coordinator.control import ControlClient
+from compactd.coordinator.control.socket import ControlClient
 from compactd.coordinator.run_dir import find_run_dir, is_running, running_dirs
 
 F = TypeVar("F", bound=Callable[..., Any])

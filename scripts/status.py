@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
-from compactd.coordinator.control import ControlClient
-from compactd.coordinator.control_messages import GetStatus, Status
+from compactd.coordinator.control.messages import GetStatus, Status
+from compactd.coordinator.control.socket import ControlClient
 from compactd.scripts.output import Table, print_json, print_line
 from compactd.scripts.running import connect, daemon_options
 from compactd.scripts.status_view import MAX_PARTITIONS, View, to_json, view_of

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from compactd.coordinator.control_messages import Status
+from compactd.coordinator.control.messages import Status
 from compactd.scripts.status_view import Section, View, view_of
 
 _FEWEST_PARTITIONS = 3

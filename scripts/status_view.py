@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from compactd.coordinator.control_messages import (
+from compactd.coordinator.control.messages import (
     CleaningStatus,
     JobStatus,
     LogDirStatus,

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from compactd.config.errors import EXIT_FAULTS, CompactdError, UsageError
-from compactd.coordinator.control_messages import CleanNow, Status
+from compactd.coordinator.control.messages import CleanNow, Status
 from compactd.scripts.client import LATEST, KafkaClient
 from compactd.scripts.output import human_bytes, human_count, print_json, print_line
 from compactd.scripts.own_daemon import OwnDaemon

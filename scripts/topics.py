@@ -12,9 +12,9 @@ from compactd.config.errors import RefusedError, UsageError
 from compactd.config.raw import strict_entry
 from compactd.config.settings import as_text, unknown_name
 from compactd.config.table import BY_BROKER_NAME, BY_TOPIC_NAME
-from compactd.coordinator.config_tables import TOPIC_RULES
-from compactd.coordinator.control import ControlClient
-from compactd.coordinator.control_messages import CatalogueAnswer, ChangeCatalogue, GetTopics, TopicReport, Topics
+from compactd.coordinator.catalogue.config_tables import TOPIC_RULES
+from compactd.coordinator.control.messages import CatalogueAnswer, ChangeCatalogue, GetTopics, TopicReport, Topics
+from compactd.coordinator.control.socket import ControlClient
 from compactd.scripts.output import Table, human_bytes, human_count, print_json, print_line
 from compactd.scripts.running import connect, daemon_options
 from compactd.workers.catalogue_messages import (

@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 
 from compactd.config.errors import RefusedError, UsageError
-from compactd.coordinator.control import ControlClient
-from compactd.coordinator.control_messages import CatalogueAnswer, ChangeCatalogue, GetUsers, Users
+from compactd.coordinator.control.messages import CatalogueAnswer, ChangeCatalogue, GetUsers, Users
+from compactd.coordinator.control.socket import ControlClient
 from compactd.scripts.output import Table, print_json, print_line
 from compactd.scripts.running import connect, daemon_options
 from compactd.scripts.values import printable

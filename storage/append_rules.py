@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import NoReturn
 
 from compactd.config.errors import InvalidRecordError, InvalidTimestampError, MessageTooLargeError
@@ -59,16 +60,19 @@ def refuse(rules: AppendRules, detail: str) -> NoReturn:
 
 def refuse_records(errors: Sequence[RecordError], earliest: int, latest: int, rules: AppendRules) -> NoReturn:
     """Refuses the whole batch and names its records (LogValidator.processRecordErrors)."""
-    named = tuple((index, _text(kind, timestamp, earliest, latest)) for index, kind, timestamp in errors)
+    named = tuple((index, _text(rules, index, kind, timestamp, earliest, latest)) for index, kind, timestamp in errors)
     shown = "; ".join(f"record {index}: {text}" for index, text in named[:_SHOWN])
     more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
     kind = InvalidRecordError if all(error[1] == NO_KEY for error in errors) else InvalidTimestampError
     raise kind(path=rules.path, detail=shown + more, record_errors=named)
 
 
-def _text(kind: int, timestamp: int, earliest: int, latest: int) -> str:
+def _text(rules: AppendRules, index: int, kind: int, timestamp: int, earliest: int, latest: int) -> str:
     if kind == NO_KEY:
-        return "Compacted topic cannot accept message without key"
+        return f"Compacted topic cannot accept message without key in topic partition {PurePath(rules.path).name}"
     if kind == 0:
         return "only the log may set the timestamp type LogAppendTime"
-    return f"timestamp {timestamp} is outside {earliest} to {latest}"
+    return (
+        f"Timestamp {timestamp} of message with offset {index} is out of range. "
+        f"The timestamp should be within [{earliest}, {latest}]"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compactd.storage.index_lookup import start_position
 from compactd.storage.records.batch import read_batches
 from compactd.storage.retention import RetainedSegment
 from compactd.storage.segment import LogSegment
@@ -15,7 +16,7 @@ def locate_largest_timestamp(segment: RetainedSegment) -> int | None:
     if not isinstance(segment, LogSegment) or segment.max_timestamp < 0:
         return None
     timestamp, last_offset = segment.time_index.last_entry
-    position = segment.offset_index.lookup(last_offset)[1]
+    position = start_position(segment, last_offset)
     for batch in read_batches(segment.log_path, position, segment.size):
         if batch.header.last_offset < last_offset:
             continue

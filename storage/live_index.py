@@ -233,7 +233,8 @@ class LiveOffsetIndex(LiveIndex):
 
         Not to be held: the owner adds to them.
         """
-        _, _, pending = found = self._attached()
+        found = self._entries or self._attached()
+        pending = found.pending
         if pending and self.base_offset + int.from_bytes(pending[:4], "big") <= offset:
             return pending
         stored = found.stored

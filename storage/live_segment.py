@@ -253,9 +253,9 @@ class LiveSegment:
     def locate(self, offset: int, held: OpenFile | None = None) -> Located | None:
         """The first batch that ends at or above `offset`; None when there is none in this segment.
 
-        An index entry is believed only if the batch that it names is where it says; else the segment is searched from
-        its start. `held`: the .log, where the caller has it open. Raises CorruptBatchError, FileNotFoundError (removed),
-        StorageIOError.
+        An index entry is believed only if a batch is where it says that ends no later than it says; else the segment is
+        searched from its start. `held`: the .log, where the caller has it open. Raises CorruptBatchError,
+        FileNotFoundError (removed), StorageIOError.
         """
         if held is None:
             held = self.acquire()

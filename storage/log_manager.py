@@ -1,7 +1,10 @@
 """All logs of a broker over its log dirs: loading, placement, deletion, moves between dirs, failure of a dir (LogManager; facts 9).
 
 Each dir stands on its own: an I/O error takes it offline with its logs, the others go on. One owner calls the methods.
-How a log is copied, and what a start makes of a move that was interrupted: storage.log_copy.
+How a log is copied, and what a start makes of a move that was interrupted: storage.log_copy, storage.log_exchange.
+
+For a process that has all logs to itself, as the benchmark of starts. In the daemon the coordinator has the log dirs
+(coordinator.logs, coordinator.catalogue.places) and broker workers the logs (workers.broker.partitions, .moves).
 """
 
 from __future__ import annotations

@@ -62,9 +62,10 @@ class LogReading(LogState):
             )
         mark, unstable = self._high_watermark.offset, self._first_unstable
         stable = mark if unstable is None or unstable.offset > mark else unstable.offset
-        upper = self._upper(view, end, isolation)
-        where = find_slice(view, offset, most_bytes, at_least_one, upper) if offset < upper.offset else None
         committed = isolation == "committed"
+        # Mostly a reader sees up to the log's end.
+        upper = end if mark >= end.offset and (stable == mark or not committed) else self._upper(view, end, isolation)
+        where = find_slice(view, offset, most_bytes, at_least_one, upper) if offset < upper.offset else None
         if where is None:
             return Fetched(NOTHING, offset, upper.segment_base, start, mark, stable, [] if committed else None)
         index, first, length, file = where

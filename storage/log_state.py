@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from compactd.config.errors import InconsistentTopicIdError, LogError, StorageIOError
 from compactd.config.settings import TopicConfig
@@ -20,9 +19,11 @@ from compactd.storage.local_log import Background, LocalLog, OffsetPosition, Vie
 from compactd.storage.partition_metadata import read_partition_metadata, write_partition_metadata
 from compactd.storage.producers import ProducerEntry, ProducerState
 
+#: Makes a named tuple of a tuple, in half the time that its class needs.
+_new = tuple.__new__
 
-@dataclass(frozen=True, slots=True)
-class LogOffsets:
+
+class LogOffsets(NamedTuple):
     """A log's offsets at one moment."""
 
     log_start: int
@@ -80,6 +81,8 @@ class LogState:
         #: By isolation: a mark and where it lies in the files.
         self._placed: dict[str, tuple[OffsetPosition, OffsetPosition]] = {}
         self.topic_id = loaded.topic_id
+        #: It was loaded after an orderly stop: nothing of its end can have been lost.
+        self.was_clean = loaded.clean_shutdown
         self._topic_id_unsaved = False
         if topic_id is not None:
             self.assign_topic_id(topic_id)
@@ -157,7 +160,9 @@ class LogState:
 
     def offsets(self) -> LogOffsets:
         """All offsets at one moment."""
-        return LogOffsets(self.log_start_offset, self.last_stable_offset, self.high_watermark, self.log_end_offset)
+        unstable, high_watermark = self._first_unstable, self._high_watermark.offset
+        stable = high_watermark if unstable is None else min(unstable.offset, high_watermark)
+        return _new(LogOffsets, (self.log_start_offset, stable, high_watermark, self.local.end.offset))
 
     def active_producers(self, now_ms: int) -> dict[int, ActiveProducer]:
         """Producers that have not expired, as the cleaner asks for them."""
@@ -183,16 +188,19 @@ class LogState:
     def update_high_watermark(self, offset: int) -> int:
         """Sets the high watermark, kept within the log; returns it. Transactions that it passed count as stable."""
         end = self.local.end
-        if offset < self.log_start_offset:
-            self._high_watermark = OffsetPosition(self.log_start_offset)
-        elif offset >= end.offset:
+        if offset >= end.offset:
             self._high_watermark = end
+        elif offset < self.log_start_offset:
+            self._high_watermark = OffsetPosition(self.log_start_offset)
         else:
             self._high_watermark = OffsetPosition(offset)
-        producers = self.producers
+        producers = self.snapshots.state
         if producers.unreplicated_txns:
             producers.raise_high_watermark(self._high_watermark.offset)
-        self._note_first_unstable()
+        if producers.ongoing_txns or producers.unreplicated_txns:
+            self._note_first_unstable()
+        else:
+            self._first_unstable = None
         return self._high_watermark.offset
 
     def _follow_log_end(self) -> None:

@@ -49,7 +49,8 @@ DirState = Literal["live", "delete", "future", "stray"]
 _SEGMENT_FILE = re.compile(r"([0-9]{20})\.(log|index|timeindex|txnindex|snapshot)(\.deleted|\.cleaned|\.swap)?")
 _MARKED_DIR = re.compile(r"\S+-\S+\.\S+-(delete|future|stray)", re.DOTALL)
 _INTEGER = re.compile(r"\+?[0-9]{1,10}")
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_LONGEST_TOPIC = 249
+_TOPIC = re.compile(rf"[A-Za-z0-9._-]{{1,{_LONGEST_TOPIC}}}")
 _STATES: dict[str, DirState] = {"delete": "delete", "future": "future", "stray": "stray"}
 
 
@@ -128,6 +129,20 @@ def parse_segment_name(name: str) -> SegmentFileName | None:
 def is_topic_name(name: str) -> bool:
     """Whether Kafka would create a topic of this name (1 to 249 of letters, digits, dot, dash, underscore)."""
     return name not in (".", "..") and _TOPIC.fullmatch(name) is not None
+
+
+def topic_name_fault(name: str) -> str | None:
+    """Why no topic may have this name, as Kafka says it (Topic.validate); None when one may."""
+    reason = None
+    if not name:
+        reason = "the empty string is not allowed"
+    elif name in (".", ".."):
+        reason = f"'{name}' is not allowed"
+    elif len(name) > _LONGEST_TOPIC:
+        reason = f"the length of '{name}' is longer than the max allowed length {_LONGEST_TOPIC}"
+    elif not is_topic_name(name):
+        reason = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+    return None if reason is None else f"Topic name is invalid: {reason}"
 
 
 def parse_partition_dir(name: str) -> PartitionDir:

@@ -58,7 +58,7 @@ class OpenFile:
             if self.users > 0:
                 return
             if self.kept:
-                if len(owner) <= owner.limit:
+                if len(owner._recent) <= owner.limit:
                     return
                 doomed = owner.surplus()
             else:
@@ -112,9 +112,12 @@ class OpenFiles:
 
         Errors are those of `open_it`.
         """
-        found = self._held(slot, writable)
-        if found is not None:
-            return found
+        with self.lock:
+            found = slot.file
+            if found is not None and (not writable or found.output is not None):
+                found.users += 1
+                self._recent.move_to_end(slot)
+                return found
         opened = open_it()
         with self.lock:
             other = slot.file
@@ -133,15 +136,6 @@ class OpenFiles:
                         doomed.append(other)
         close_all(doomed)
         return opened
-
-    def _held(self, slot: Slot, writable: bool) -> OpenFile | None:
-        with self.lock:
-            found = slot.file
-            if found is None or (writable and found.output is None):
-                return None
-            found.users += 1
-            self._recent.move_to_end(slot)
-            return found
 
     def forget(self, slot: Slot) -> None:
         """Closes the slot's file now, or with its last user."""

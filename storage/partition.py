@@ -13,6 +13,7 @@ from pathlib import Path
 from compactd.config.errors import CorruptFileError, RefusedError
 from compactd.config.settings import TopicConfig
 from compactd.storage import names
+from compactd.storage.index_lookup import start_position
 from compactd.storage.kernel.interface import ActiveProducer
 from compactd.storage.names import TopicPartition
 from compactd.storage.producers import PRODUCER_EXPIRATION_MS, CompletedTransaction, ProducerState, read_snapshot
@@ -131,44 +132,68 @@ class Partition:
 
     def _load_producers(self, now_ms: int) -> None:
         """The newest usable snapshot, then every batch above it (UnifiedLog.rebuildProducerState; facts 8.4)."""
-        if not self._snapshot_offsets():
+        recovered = self._recover_segments_without_index(now_ms)
+        if not self._snapshot_offsets() and not recovered:
             return  # written before snapshots existed, or by nobody with a producer id
-        for batch in self._batches(self._load_snapshot(self.log_end_offset, now_ms), self.log_end_offset):
-            self._follow(batch)
+        self._follow_up_to(self.log_end_offset, self.producers, now_ms)
+
+    def _recover_segments_without_index(self, now_ms: int) -> bool:
+        """Works out the aborted transactions of segments without an offset index.
+
+        A start recovers them whatever the marker of the clean stop says (LogLoader.loadSegmentFiles): who removes all index
+        files so that they are built anew removes the transaction indexes with them.
+        """
+        state, reached = ProducerState(self.producers.expiration_ms, str(self.directory)), -1
+        for segment in self.segments:
+            if segment.offset_index_path.exists():
+                continue
+            if segment.size and reached != segment.base_offset:
+                state.clear()
+                self._follow_up_to(segment.base_offset, state, now_ms)
+            reached = self._recover_aborted(segment, state)
+        return reached >= 0
 
     def _recover_producers(self, now_ms: int) -> None:
-        """Producers, and the aborted transactions of segments whose files the stop may have kept from the disk (facts 8.3).
-
-        As Kafka's recovery: what a segment's transactions are comes from its own batches and the producers known at its
-        base. A transaction index that is short of an entry would make aborted records look committed, and let them
-        supersede committed ones.
-        """
+        """Producers, and the aborted transactions of segments whose files the stop may have kept from the disk (facts 8.3)."""
         unflushed = [segment for segment in self.segments if not segment.trust_indexes]
-        base = unflushed[0].base_offset
-        for batch in self._batches(self._load_snapshot(base, now_ms), base):
-            self._follow(batch)
-        followed = base
+        followed = unflushed[0].base_offset
+        self._follow_up_to(followed, self.producers, now_ms)
         for segment in unflushed:
             if followed <= self.log_start_offset:
                 # Kafka goes on from the snapshot it took where the last segment ended, and none counts up to the log start.
                 self.producers.clear()
-            aborted = []
-            for batch in read_batches(segment.log_path, 0, segment.size) if segment.size else ():
-                completed, followed = self._follow(batch), batch.header.next_offset
-                if completed is not None and completed.is_aborted:
-                    aborted.append(completed.as_aborted())
-            segment.unsaved_aborted = tuple(aborted)
+            reached = self._recover_aborted(segment, self.producers)
+            followed = reached if segment.size else followed
         # Recovery ends with a snapshot at the log end, and it is that one Kafka loads: without expired producers, and
         # without the transactions that ended above the high watermark.
         self.producers.expire(now_ms)
         self.producers.unreplicated_txns.clear()
+
+    def _recover_aborted(self, segment: LogSegment, state: ProducerState) -> int:
+        """Works out a segment's transaction index as Kafka's recovery does; the offset after its last batch.
+
+        What its transactions are comes from its own batches and the producers known at its base. An index that is short of
+        an entry would make aborted records look committed, and let them supersede committed ones.
+        """
+        aborted, followed = [], segment.base_offset
+        for batch in read_batches(segment.log_path, 0, segment.size) if segment.size else ():
+            completed, followed = self._follow(batch, state), batch.header.next_offset
+            if completed is not None and completed.is_aborted:
+                aborted.append(completed.as_aborted())
+        segment.unsaved_aborted = tuple(aborted)
+        return followed
 
     def _snapshot_offsets(self) -> list[int]:
         """Of all snapshot files, newest first."""
         parsed = (names.parse_segment_name(path.name) for path in self.directory.iterdir())
         return sorted((p.base_offset for p in parsed if p and p.kind == names.SNAPSHOT and not p.suffix), reverse=True)
 
-    def _load_snapshot(self, most: int, now_ms: int) -> int:
+    def _follow_up_to(self, end_offset: int, state: ProducerState, now_ms: int) -> None:
+        """Brings an empty `state` to `end_offset`."""
+        for batch in self._batches(self._load_snapshot(end_offset, state, now_ms), end_offset):
+            self._follow(batch, state)
+
+    def _load_snapshot(self, most: int, state: ProducerState, now_ms: int) -> int:
         """Takes in the newest usable snapshot up to offset `most`; the offset from which batches have to be followed."""
         for offset in self._snapshot_offsets():
             if not self.log_start_offset < offset <= most:
@@ -176,16 +201,18 @@ class Partition:
             try:
                 entries = read_snapshot(self.directory / names.snapshot_name(offset))
             except CorruptFileError as error:
-                self.notes.append(f"{error}")
+                if str(error) not in self.notes:
+                    self.notes.append(str(error))
                 continue
-            self.producers.load(entries, now_ms)
+            state.load(entries, now_ms)
             return offset
         return self.log_start_offset
 
-    def _follow(self, batch: Batch) -> CompletedTransaction | None:
+    @staticmethod
+    def _follow(batch: Batch, state: ProducerState) -> CompletedTransaction | None:
         if batch.header.producer_id < 0:
             return None
-        return self.producers.update(batch.header, end_transaction_marker(batch))
+        return state.update(batch.header, end_transaction_marker(batch))
 
     def _batches(self, first_offset: int, end_offset: int) -> Iterator[Batch]:
         """Batches from the one that holds `first_offset` on, below `end_offset`."""
@@ -194,8 +221,7 @@ class Partition:
         for segment, following in self._segments_from(first_offset):
             if segment.size == 0 or segment.base_offset >= end_offset:
                 continue
-            position = segment.offset_index.lookup(first_offset)[1]
-            for batch in read_batches(segment.log_path, position, segment.size):
+            for batch in read_batches(segment.log_path, start_position(segment, first_offset), segment.size):
                 if first_offset <= batch.header.last_offset and batch.header.base_offset < min(following, end_offset):
                     yield batch
 

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from compactd.config.errors import CompactdError, CorruptBatchError, CorruptFileError, StorageIOError
 from compactd.storage import files, names
+from compactd.storage.index_lookup import IndexedSegment, start_position
 from compactd.storage.kernel.scanning import scan_segment
 from compactd.storage.names import DELETED
 from compactd.storage.producer_append import Origin, ProducerChanges
@@ -23,23 +24,11 @@ from compactd.storage.records.control import EndTransactionMarker, parse_end_tra
 from compactd.storage.records.varint import MalformedError
 
 
-class OffsetLookup(Protocol):
-    """An offset index, read or live."""
-
-    def lookup(self, offset: int) -> tuple[int, int]: ...
-
-
-class ReplayedSegment(Protocol):
+class ReplayedSegment(IndexedSegment, Protocol):
     """What a replay asks of a segment; LogSegment and LiveSegment have it."""
 
     @property
     def base_offset(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def log_path(self) -> Path: ...
-    @property
-    def offset_index(self) -> OffsetLookup: ...
 
 
 class ProducerSnapshots:
@@ -221,7 +210,7 @@ def produced_batches(
     if segment.size == 0:
         return
     path = segment.log_path
-    start = segment.offset_index.lookup(first_offset)[1]
+    start = start_position(segment, first_offset)
     limit = segment.size if end_offset is None else _position_of(segment, end_offset)
     scan = scan_segment(
         path,
@@ -255,14 +244,12 @@ def _far_batches(
 
 def _position_of(segment: ReplayedSegment, offset: int) -> int:
     """Where the batch that holds or follows `offset` starts; the segment's size where there is none."""
-    for start in (segment.offset_index.lookup(offset)[1], 0):
-        try:
-            for header in scan_headers(segment.log_path, start, segment.size):
-                if header.last_offset >= offset:
-                    return header.position
-            return segment.size
-        except CorruptBatchError:
-            continue  # the index leads nowhere, or damage lies here: then the scan that follows names it
+    try:
+        for header in scan_headers(segment.log_path, start_position(segment, offset), segment.size):
+            if header.last_offset >= offset:
+                return header.position
+    except CorruptBatchError:
+        pass  # the scan that follows names it
     return segment.size
 
 

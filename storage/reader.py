@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from compactd.config.errors import StorageIOError
 from compactd.storage import files
@@ -81,8 +82,7 @@ class Range:
 NOTHING = Range(None, 0, 0)
 
 
-@dataclass(slots=True)
-class Fetched:
+class Fetched(msgspec.Struct):
     """What a fetch gives. Close it, or leave it with `with`."""
 
     range: Range

@@ -206,14 +206,16 @@ def explain_retention(
         rule = rules.get(segment.base_offset)
         own_due = _due(segment, config, state, is_last=number == len(segments) - 1)
         due = None if own_due is None or due_before is None else max(own_due, due_before)
-        due_before = due
         if rule is not None:
+            # What goes now keeps nothing behind it waiting.
             due, held_by, text = None, None, _taken(rule, segment, config, state)
         elif blocker is not None:
             held_by = HELD_BY_OLDER_SEGMENT
             text = f"stays at least as long as segment {blocker.base_offset}, which {blocker.text}"
         else:
             held_by, text = _held(segments, number, config, state, due)
+        if rule is None:
+            due_before = due
         one = SegmentExplanation(
             segment.base_offset,
             segment.size,

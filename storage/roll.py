@@ -9,6 +9,7 @@ from compactd.config.errors import RefusedError
 from compactd.storage import files, names
 from compactd.storage.producers import ProducerState
 from compactd.storage.segment import LogSegment
+from compactd.storage.transaction_index import encode_transaction
 
 
 class RollableLog(Protocol):
@@ -27,8 +28,9 @@ class RollableLog(Protocol):
 def roll_active_segment(partition: RollableLog) -> None:
     """Closes the active segment and starts an empty one at the log end offset, as an orderly stop would leave them.
 
-    After an unclean stop the closed segment's indexes are rebuilt from its batches. Raises RefusedError where its end is
-    torn: cutting it is recovery's work. The order is safe at any stop: the old segment is complete before the new exists.
+    After an unclean stop, and where they are missing, the closed segment's indexes are rebuilt from its batches. Raises
+    RefusedError where its end is torn: cutting it is recovery's work. The order is safe at any stop: the old segment is
+    complete before the new exists.
     """
     active, directory = partition.active_segment, partition.directory
     if active.log_path.stat().st_size != active.size:
@@ -40,10 +42,12 @@ def roll_active_segment(partition: RollableLog) -> None:
     if not active.trust_indexes or not active.offset_index_path.exists():
         scan = active.scan()
         modified = active.last_modified_ms
-        for path, content in (
-            (active.offset_index_path, scan.offset_index),
-            (active.time_index_path, scan.time_index),
-        ):
+        contents = [(active.time_index_path, scan.time_index), (active.offset_index_path, scan.offset_index)]
+        # Last comes the offset index: without it the next start, and we, build the others anew.
+        if active.unsaved_aborted or (active.unsaved_aborted is not None and active.transaction_index_path.exists()):
+            aborted = b"".join(encode_transaction(entry) for entry in active.unsaved_aborted)
+            contents.insert(0, (active.transaction_index_path, aborted))
+        for path, content in contents:
             files.write_atomically(path, content)
             files.set_mtime_ms(path, modified)
     end = partition.log_end_offset

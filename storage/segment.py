@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from compactd.storage import files, names
+from compactd.storage.index_lookup import start_position
 from compactd.storage.kernel.interface import AbortedTransaction
 from compactd.storage.kernel.scanning import SegmentScan, empty_scan, scan_segment
 from compactd.storage.offset_index import OffsetIndex
@@ -122,7 +123,7 @@ class LogSegment:
         """Offset after the segment's last batch; the base offset of an empty one (LogSegment.readNextOffset)."""
         if not self.trust_indexes:
             return self.scan().next_offset
-        _, position = self.offset_index.last_entry
+        position = start_position(self, self.base_offset + MAX_RELATIVE_OFFSET)
         if self.size > position:
             scan = scan_segment(
                 self.log_path, self.base_offset, self.index_interval_bytes, self.size, False, start_position=position

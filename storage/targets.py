@@ -96,7 +96,7 @@ def find_targets(paths: Sequence[Path]) -> Targets:
             _add(targets, path, state_of(path.parent), seen, named=True)
         elif is_log_dir(path):
             state = state_of(path)
-            for child in sorted(p for p in path.iterdir() if p.is_dir()):
+            for child in sorted(p for p in path.iterdir() if p.is_dir() and p.name != names.REMOTE_LOG_INDEX_CACHE):
                 _add(targets, child, state, seen, named=False)
         else:
             raise UsageError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -139,11 +139,3 @@ def _add(
     repair: str = "",
 ) -> None:
     check.findings.append(Finding(severity, code, path, detail, position, None, repair))
-
-
-def count_by_code(findings: Sequence[Finding]) -> Mapping[str, int]:
-    """How many findings of each kind there are."""
-    counts: dict[str, int] = {}
-    for finding in findings:
-        counts[finding.code] = counts.get(finding.code, 0) + 1
-    return counts

@@ -8,13 +8,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from compactd.storage.kernel import native_kernel
+from tests import leftovers
 from tests.oracle.driver import Oracle, build, why_not
 from tests.strategies import SCALES, profile
 
@@ -23,6 +25,8 @@ for _name, _scale in SCALES.items():
         _name,
         max_examples=20 if _name == "quick" else round(100 * max(1.0, _scale)),
         deadline=None,
+        # CI judges a change by examples that were there before it; new ones are for those who look for them (soak).
+        derandomize=_name == "ci",
         print_blob=True,
         phases=tuple(Phase) if _name == "soak" else (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -31,6 +35,9 @@ settings.load_profile(profile() if profile() in SCALES else "default")
 
 #: Settings of the tests themselves; every other COMPACTD_* variable is somebody's and must not reach the tests.
 _KEPT = ("COMPACTD_ORACLE_",)
+
+_FAILED = pytest.StashKey[bool]()
+_STATUS = pytest.StashKey[int]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -78,7 +85,7 @@ def oracle_classpath() -> str:
 
 @pytest.fixture(scope="session")
 def _oracle_process(oracle_classpath: str) -> Iterator[Oracle]:
-    with Oracle() as running:
+    with Oracle() as running, leftovers.revived(running.revive):
         yield running
 
 
@@ -87,7 +94,8 @@ def oracle(_oracle_process: Oracle) -> Iterator[Oracle]:
     """Apache Kafka 4.4.0's log layer; one JVM for the session, no open log at the start of a test."""
     _oracle_process.reset()
     yield _oracle_process
-    _oracle_process.reset()
+    if _oracle_process.is_running:
+        _oracle_process.reset()
 
 
 @pytest.fixture
@@ -100,50 +108,45 @@ def fast_dir() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        item.stash[_FAILED] = True
+    return report
+
+
 @pytest.fixture(autouse=True)
 def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test may leave neither processes nor sockets nor open files nor files beside its temporary directories."""
+    """A test may leave neither processes nor threads nor sockets nor open files nor files beside its temporary directories.
+
+    One that failed has its cause to tell, not what it left behind.
+    """
     if not sys.platform.startswith("linux"):
         yield
         return
-    # Session fixtures are made before the first look, or they would count as left behind by the first test that asks.
-    if "oracle" in request.fixturenames:
-        request.getfixturevalue("_oracle_process")
-    children, opened, beside = _children(), _open_files(), _beside()
+    # What is made for a whole session is made before this.
+    for revive in leftovers.revivers:
+        revive()
+    before, undisturbed = leftovers.look(), not leftovers.is_anything_at_large()
     yield
-    assert _children() <= children, "the test left child processes running or unreaped"
-    assert _open_files() <= opened, "the test left files or sockets open"
-    assert _beside() == beside, "the test wrote beside its temporary directories"
+    failed = request.node.stash.get(_FAILED, False)
+    if failed:
+        leftovers.drop_what_the_failure_holds()
+    if left := leftovers.left_since(before):
+        leftovers.let_go(before)
+        print("\n".join(left))
+        assert failed or not undisturbed, "; ".join(left)
 
 
-def _children() -> set[int]:
-    found: set[int] = set()
-    for task in Path("/proc/self/task").iterdir():
-        try:
-            found.update(map(int, (task / "children").read_text().split()))
-        except FileNotFoundError:
-            continue  # that thread ended meanwhile
-    return found
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    session.config.stash[_STATUS] = int(exitstatus)
 
 
-def _open_files() -> set[str]:
-    """Sockets and files of tests among the open descriptors; pytest captures into files that are deleted already."""
-    found = set()
-    for descriptor in Path("/proc/self/fd").iterdir():
-        try:
-            target = str(descriptor.readlink())
-        except FileNotFoundError:
-            continue  # the descriptor of this very listing
-        if target.startswith("socket:") or (target.startswith("/") and _is_ours(target)):
-            found.add(target)
-    return found
-
-
-def _is_ours(target: str) -> bool:
-    return target.startswith((tempfile.gettempdir(), "/dev/shm/")) and not target.endswith(" (deleted)")
-
-
-def _beside() -> set[str]:
-    """Names in the working directory, but those that tools write as they go."""
-    ours = {".hypothesis", ".pytest_cache", "__pycache__", ".coverage", "build", ".mypy_cache", ".ruff_cache"}
-    return {path.name for path in Path().iterdir() if path.name not in ours}
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    # The interpreter would wait for threads that failed tests left behind; xdist ends its processes itself.
+    left = [each.name for each in threading.enumerate() if each is not threading.main_thread() and not each.daemon]
+    if left and not hasattr(config, "workerinput"):
+        print(f"ended although threads run on: {left}", flush=True)
+        os._exit(config.stash.get(_STATUS, 1))

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import socket
+import tempfile
+from pathlib import Path
 
 #: Below those that systems give to outgoing connections (Linux from 32768, others from 49152): a client that tries and
 #: tries to reach a broker that is away would else be given the broker's own port one day, and connect to itself.
 _PORTS = range(20_000, 32_000)
 #: Where this process looks next; sessions beside each other begin apart.
 _next = os.getpid() * 97 % len(_PORTS)
+#: Whose byte of a port's number is locked by the session that has the port: also while nobody listens there.
+_taken = open(Path(tempfile.gettempdir()) / f"compactd-test-ports-{os.getuid()}", "ab")  # noqa: SIM115  for good
 
 
 def free_ports(count: int) -> list[int]:
@@ -21,9 +26,17 @@ def free_ports(count: int) -> list[int]:
             _next = 0
         found = list(_PORTS[_next : _next + count])
         _next += count
-        if _are_free(found):
+        if all(map(_is_ours, found)) and _are_free(found):
             return found
     raise AssertionError(f"no {count} free ports in a row between {_PORTS[0]} and {_PORTS[-1]}")
+
+
+def _is_ours(port: int) -> bool:
+    try:
+        fcntl.lockf(_taken, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except OSError:
+        return False
+    return True
 
 
 def _are_free(ports: list[int]) -> bool:

@@ -1,1 +1,1 @@
-"""Process bodies of the daemon (issue 5)."""
+"""The daemon's worker processes (brokers, cleaners, retention, deleter), and what they and the coordinator say to each other."""

@@ -85,7 +85,7 @@ class CatalogueUpdate(Message, frozen=True, kw_only=True, tag=True):
 
 
 class CatalogueChange(Message, frozen=True, kw_only=True, tag=True):
-    """Broker to coordinator: a client asks for a change. `operation` and `arguments` as coordinator.catalogue defines them."""
+    """Broker to coordinator: a client asks for a change. `operation` and `arguments` as workers.catalogue_messages defines them."""
 
     request_id: int
     #: "create_topics", "delete_topics", "create_partitions", "alter_configs", "allocate_producer_ids".

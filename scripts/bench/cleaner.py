@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-import platform
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 
 import click
 
 from compactd.config.errors import EXIT_FAULTS, NoSpaceError
+from compactd.scripts.bench.announcement import announcement, versions
 from compactd.scripts.bench.cleaner_cases import KEY_SIZE, Case, choose_cases
 from compactd.scripts.bench.cleaner_rounds import FIRST_WARM_UPS, Bench, Measured, Plan
 from compactd.scripts.bench.kafka import Kafka
@@ -29,7 +28,6 @@ from compactd.scripts.output import (
     warn_about_reference_kernel,
 )
 from compactd.storage import files
-from compactd.storage.kernel import active_kernel
 
 #: Source, an output on each side, and replaced files on a file system without links.
 _SPACE_FACTOR = 5
@@ -138,19 +136,10 @@ def _place(plan: Plan, chosen: Sequence[Case], directory: Path | None, keep: boo
 
 def _announce(machine: Machine, kafka: Kafka, plan: Plan, as_json: bool) -> None:
     """What the figures are of: versions, machine, data, and what is timed."""
-    kernel = active_kernel().name
     if as_json:
         print_json(
             {
-                "type": "bench",
-                "bench": "cleaner",
-                "compactd": version("compactd"),
-                "kernel": kernel,
-                "python": platform.python_version(),
-                "kafka": kafka.version,
-                "java": kafka.java_version,
-                "javaOptions": kafka.java_options,
-                "machine": machine.to_json(),
+                **announcement("cleaner", machine, kafka),
                 "dataBytes": plan.data_bytes,
                 "segmentBytes": plan.segment_bytes,
                 "batchRecords": plan.batch_records,
@@ -164,7 +153,7 @@ def _announce(machine: Machine, kafka: Kafka, plan: Plan, as_json: bool) -> None
         "Kafka's own Cleaner and compactd's on the same logs, in turn, one thread each.",
         f"Machine: {machine}.",
         f"Kafka {kafka.version}, {kafka.java_version}, {kafka.java_options}; offset map {human_bytes(plan.map_bytes)}.",
-        f"compactd {version('compactd')}, {kernel} kernel, Python {platform.python_version()}; the same map.",
+        f"{versions()}; the same map.",
         f"Data: {human_bytes(plan.data_bytes)} a case of {KEY_SIZE}-byte keys and values of random hex digits, "
         f"{plan.batch_records} records a batch, segments of {human_bytes(plan.segment_bytes)}.",
         *_TIMED,

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-import platform
 import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 import click
 
 from compactd.config.errors import NoSpaceError
+from compactd.scripts.bench.announcement import announcement, versions
 from compactd.scripts.bench.kafka import Kafka
 from compactd.scripts.bench.log_cases import LogBench, Measured, bytes_needed, choose_cases, runs
 from compactd.scripts.bench.machine import Machine
 from compactd.scripts.output import Progress, Table, print_json, print_line, warn, warn_about_reference_kernel
 from compactd.storage import files
-from compactd.storage.kernel import active_kernel
 
 _HEAP = 1 << 30
 _LARGEST_SCALE = 100.0
@@ -82,19 +80,10 @@ def command(scale: float, repeat: int, cases: tuple[str, ...], directory: Path |
 
 
 def _announce(machine: Machine, kafka: Kafka, scale: float, repeat: int, as_json: bool) -> None:
-    kernel = active_kernel().name
     if as_json:
         print_json(
             {
-                "type": "bench",
-                "bench": "log",
-                "compactd": version("compactd"),
-                "kernel": kernel,
-                "python": platform.python_version(),
-                "kafka": kafka.version,
-                "java": kafka.java_version,
-                "javaOptions": kafka.java_options,
-                "machine": machine.to_json(),
+                **announcement("log", machine, kafka),
                 "scale": scale,
                 "repeat": repeat,
             },
@@ -105,7 +94,7 @@ def _announce(machine: Machine, kafka: Kafka, scale: float, repeat: int, as_json
         "Kafka's UnifiedLog and compactd's log with the same batches, fetches and settings, in turn.",
         f"Machine: {machine}.",
         f"Kafka {kafka.version}, {kafka.java_version}, {kafka.java_options}.",
-        f"compactd {version('compactd')}, {kernel} kernel, Python {platform.python_version()}.",
+        f"{versions()}.",
         *_TIMED,
         f"Two runs of each case are discarded, then {repeat} are timed in turn; figures are of the quickest.",
         "Of a start one is discarded, and three are timed at most.",

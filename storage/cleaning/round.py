@@ -18,6 +18,7 @@ from compactd.storage import files
 from compactd.storage.cleaning.aborted import AbortedTransactions
 from compactd.storage.cleaning.cleanable import segments_between
 from compactd.storage.cleaning.grouping import group_segments, largest_group_bytes
+from compactd.storage.index_lookup import start_position
 from compactd.storage.kernel.interface import (
     ActiveProducer,
     CopyStats,
@@ -110,7 +111,7 @@ class CleaningRound:
         aborted = self._aborted.collect(self.first_dirty_offset, self.first_dirty_offset, self.upper_bound_offset)
         sources = []
         for segment, following in _with_next(dirty, self.upper_bound_offset):
-            position = segment.offset_index.lookup(self.first_dirty_offset)[1]
+            position = start_position(segment, self.first_dirty_offset)
             sources.append(self._source(segment, following, start_position=position))
         self.map_result = self._kernel_round.build_map(sources, aborted, progress)
         return self.map_result

@@ -49,6 +49,8 @@ class CleanOptions:
     map_load_factor: float = 0.9
     #: Threads that work on a partition, the calling one included.
     threads: int = 1
+    #: Replaced files go as soon as their swap is durable, so that a clean needs no more room than its largest group.
+    remove_replaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,12 @@ def clean_partition(
         report.reason = str(error)
         with contextlib.suppress(OSError):
             report.bytes_after = sum(p.stat().st_size for p in job.directory.glob("*.log"))
+        if isinstance(error, StorageIOError) and report.deleted:
+            kept = sum(path.stat().st_size for path in report.deleted if path.exists())
+            report.notes.append(
+                f"{len(report.deleted)} replaced files ({kept} bytes) take room as .deleted; without a delay each would "
+                "go as soon as it is replaced"
+            )
     report.seconds = timer() - started
     return report
 
@@ -211,7 +219,7 @@ def _clean(
         check_partition_writable(partition)
     if options.roll and not options.dry_run and partition.active_segment.size:
         roll_active_segment(partition)
-        partition = load_partition(replace(job, clean_shutdown=True), options.now_ms)
+        partition = load_partition(job, options.now_ms)
     elif options.roll and partition.active_segment.size:
         partition = partition.as_if_rolled()
 
@@ -223,7 +231,7 @@ def _clean(
             # Kafka splits the source, gives this round up and begins again (facts 5.9).
             if options.dry_run:
                 raise
-            report.deleted.extend(split_overflowed_segment(partition, overflow.base_offset))
+            _replaced(split_overflowed_segment(partition, overflow.base_offset), options, report)
             report.notes.append(f"segment {overflow.base_offset} spanned more than 2^31 offsets and was split")
             partition = load_partition(job, options.now_ms)
     raise RefusedError(path=job.directory, reason="splitting its segments does not end", advice="Report this log.")
@@ -292,7 +300,7 @@ def _rounds(
                 cleaning.verify_clean_section(progress)
                 cleaning.check_space()
                 for group in cleaning.clean_groups(progress):
-                    _swap_in(group, report)
+                    _swap_in(group, options, report)
             report.next_dirty_offset = first_dirty = cleaning.next_dirty_offset
         if options.dry_run:
             report.outcome = "measured"
@@ -309,19 +317,29 @@ def _rounds(
             return
 
 
-def _swap_in(group: CleanedGroup, report: PartitionReport) -> None:
+def _swap_in(group: CleanedGroup, options: CleanOptions, report: PartitionReport) -> None:
     report.groups += 1
     report.stats = add_stats(report.stats, group.result.stats)
     if group.unchanged:
         report.unchanged_groups += 1
         return
     try:
-        report.deleted.extend(replace_segments(group.directory, [group.base_offset], group.source_bases))
+        replaced = replace_segments(group.directory, [group.base_offset], group.source_bases)
     except StorageIOError:
         # Half-way through the renames: finish or drop the swap now as the next start would, if the disk lets us.
         with contextlib.suppress(CompactdError):
             recover_swap(group.directory)
         raise
+    _replaced(replaced, options, report)
+
+
+def _replaced(deleted: list[Path], options: CleanOptions, report: PartitionReport) -> None:
+    """The `.deleted` files of a swap go or stay, as the options say."""
+    if not options.remove_replaced:
+        report.deleted.extend(deleted)
+        return
+    for path in deleted:
+        files.remove(path, missing_ok=True)
 
 
 def _measure(cleaning: CleaningRound, report: PartitionReport, progress: Progress | None) -> None:

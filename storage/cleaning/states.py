@@ -5,6 +5,9 @@
     none -> PAUSED(1) <-> PAUSED(n) ... -> none     one count for each that asked
 
 Partitions whose cleaning failed are marked uncleanable, by log dir; nothing is chosen from them until the mark goes.
+
+Kafka's rules for threads that share a process, with Kafka's tests. The daemon's cleaners are processes: what they clean is
+leased to them by the coordinator (coordinator.cleaning), which keeps its pauses and its quarantine over restarts.
 """
 
 from __future__ import annotations

@@ -24,7 +24,12 @@ _LISTS = (
     "config/broker_names.py",
     "config/document.py",
 )
-_LISTS += ("config/listener_settings.py", "config/flat.py", "config/resolve.py", "coordinator/running_rules.py")
+_LISTS += (
+    "config/listener_settings.py",
+    "config/flat.py",
+    "config/resolve.py",
+    "coordinator/catalogue/running_rules.py",
+)
 #: Read as a whole group: by the beginning of the names, or by names that are put together.
 _TOGETHER = {
     "config/listener_security.py": ("principal.builder.class", "sasl.", "connections.max.reauth.ms", "max.conn"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from compactd.config.settings import CleanerConfig, DaemonConfig, StorageConfig
-from compactd.coordinator.catalogue import Catalogue
+from compactd.coordinator.catalogue.catalogue import Catalogue
 from compactd.coordinator.interfaces import CatalogueSetup, Settings
 from compactd.workers.clock import Clock
 

@@ -15,7 +15,7 @@ import msgspec
 
 from compactd.config.errors import CompactdError
 from compactd.coordinator.configuration import Configuration
-from compactd.coordinator.control_messages import CleaningStatus, Control, Done
+from compactd.coordinator.control.messages import CleaningStatus, Control, Done
 from compactd.coordinator.daemon import Daemon
 from compactd.coordinator.interfaces import CatalogueOutcome, CatalogueSetup, Frame, Parts, Settings, WorkerId
 from compactd.storage.names import TopicPartition

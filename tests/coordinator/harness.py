@@ -10,14 +10,14 @@ from types import TracebackType
 from compactd.config.settings import DaemonConfig
 from compactd.coordinator.interfaces import WorkerId
 from compactd.coordinator.loop import Loop
+from compactd.coordinator.processes.supervisor import Supervisor
 from compactd.coordinator.run_dir import RunDir
-from compactd.coordinator.supervisor import Supervisor
 from compactd.workers.message import Message
 from compactd.workers.messages import Welcome
 
 FAKE_WORKER = Path(__file__).parent.parent / "workers" / "fake_worker.py"
 #: Nothing here takes as long; on a busy machine everything takes longer than one thinks.
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 
 
 def fake_command(worker: WorkerId, run_dir: Path) -> list[str]:
@@ -29,7 +29,7 @@ class Harness:
 
     def __init__(self, directory: Path, silence_ms: int = 30_000, **settings: int) -> None:
         self.loop = Loop()
-        self.config = DaemonConfig(**{"worker_heartbeat_ms": 50, "worker_stop_timeout_ms": 300, **settings})  # type: ignore[arg-type]
+        self.config = DaemonConfig(**{"worker_heartbeat_ms": 50, "worker_stop_timeout_ms": 30_000, **settings})  # type: ignore[arg-type]
         self.silence_ms = silence_ms
         self.run_dir = RunDir(directory / "run", [str(directory / "log")])
         self.ready: list[WorkerId] = []

@@ -15,8 +15,7 @@ from typing import TypeVar
 
 import yaml
 
-from compactd.coordinator.control import ControlClient
-from compactd.coordinator.control_messages import (
+from compactd.coordinator.control.messages import (
     CatalogueAnswer,
     ChangeCatalogue,
     Control,
@@ -24,11 +23,12 @@ from compactd.coordinator.control_messages import (
     Status,
     WorkerStatus,
 )
+from compactd.coordinator.control.socket import ControlClient
 from compactd.workers.catalogue_messages import CreateTopics, DeleteTopics, NewTopic, Struct, to_raw
 
 FAKE_SERVE = Path(__file__).parent / "fake_serve.py"
 #: Nothing here takes as long.
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 90.0
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class Serving:
             "run.dir": str(self.run_dir),
             "broker.workers": 2,
             "worker.heartbeat.ms": 50,
-            "worker.stop.timeout.ms": 1000,
+            "worker.stop.timeout.ms": 30_000,
             "log.initial.task.delay.ms": 0,
             "replica.high.watermark.checkpoint.interval.ms": 50,
             **{name.replace("_", "."): value for name, value in settings.items()},

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from compactd.config.errors import DaemonError, NotRunningError, SettingError
-from compactd.coordinator.control_messages import CleanNow, Done, GetStatus, Reload, Reloaded, StopDaemon
+from compactd.coordinator.control.messages import CleanNow, Done, GetStatus, Reload, Reloaded, StopDaemon
 from compactd.storage.log_dir import LogDir
 from compactd.storage.names import TopicPartition
 from tests.coordinator.serving import Serving, until
@@ -224,7 +224,7 @@ def test_the_dir_of_the_catalogue_takes_the_daemon_with_it(fast_dir: Path) -> No
 
 
 def test_a_stop_is_bounded_and_what_did_not_close_gets_no_marker(fast_dir: Path) -> None:
-    with Serving(fast_dir, slow_stop=1000, shutdown_timeout_ms=1500) as serving:
+    with Serving(fast_dir, slow_stop=1000, worker_stop_timeout_ms=1000, shutdown_timeout_ms=1500) as serving:
         serving.start()
         assert serving.ask(StopDaemon()) == Done(lines=("compactd stops",))
         assert serving.ended()[0] == 1
@@ -234,7 +234,7 @@ def test_a_stop_is_bounded_and_what_did_not_close_gets_no_marker(fast_dir: Path)
 
 
 def test_a_second_signal_ends_all_patience(fast_dir: Path) -> None:
-    with Serving(fast_dir, slow_stop=1000) as serving:
+    with Serving(fast_dir, slow_stop=1000, worker_stop_timeout_ms=1000) as serving:
         serving.start()
         serving.signal(signal.SIGTERM)
         until(lambda: [line for line in serving.told("broker-0") if line.startswith("stop")], "the stop")

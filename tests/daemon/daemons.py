@@ -14,7 +14,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import KafkaTimeoutError
 
-from compactd.coordinator.control_messages import CleanNow, Done, GetStatus, PartitionStatus, Status
+from compactd.coordinator.control.messages import CleanNow, Done, GetStatus, PartitionStatus, Status
 from compactd.workers.clock import write_offset
 from tests.coordinator.serving import PATIENCE_SECONDS, Serving, until
 from tests.ports import free_ports
@@ -29,7 +29,7 @@ _QUICK = {
     "log.cleaner.dedupe.buffer.size": 4 << 20,
     "log.cleaner.threads": 1,
     "worker.heartbeat.ms": 250,
-    "worker.stop.timeout.ms": 5000,
+    "worker.stop.timeout.ms": 30_000,
     "auto.create.topics.enable": False,
     "group.initial.rebalance.delay.ms": 0,
     "offsets.topic.num.partitions": 2,

@@ -12,7 +12,7 @@ from typing import Any
 
 from kafka import KafkaProducer
 
-from tests.daemon.daemons import PATIENCE_SECONDS, Daemon, close_producer
+from tests.daemon.daemons import PATIENCE_SECONDS, Daemon, close_producer, until
 
 #: Between sends: a load that leaves this machine room for the daemon.
 _PAUSE_SECONDS = 0.002
@@ -87,6 +87,11 @@ class Load:
     def acknowledged_so_far(self) -> int:
         with self._lock:
             return len(self.kept)
+
+    def goes_on(self, more: int = 1) -> None:
+        """Waits until so many more records than now are acknowledged."""
+        sofar = self.acknowledged_so_far()
+        until(lambda: self.acknowledged_so_far() >= sofar + more, "more acknowledgements")
 
     def verify(self, partitions: int) -> None:
         """Every record that was acknowledged is there, every key has its latest value once the log is clean."""

@@ -14,7 +14,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import NewTopic
 from kafka.errors import KafkaError
 
-from compactd.coordinator.control_messages import GetStatus, Status, WorkerStatus
+from compactd.coordinator.control.messages import GetStatus, Status, WorkerStatus
 from tests.coordinator.serving import until
 from tests.daemon.daemons import Daemon
 from tests.daemon.test_security import _login
@@ -22,7 +22,7 @@ from tests.ports import free_ports
 from tests.workers.broker.harness import RawClient
 from tests.workers.broker.sasl_client import log_in
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 _MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _USERS = {"root": "r00t", "alice": "wonder", "bob": "builder"}
@@ -64,7 +64,7 @@ def _acls(classpath: str, home: Path, port: int) -> Acls:
         command = [*_JAVA, "-cp", classpath, "org.apache.kafka.tools.AclCommand", "--command-config", str(client)]
         done = subprocess.run(
             [*command, "--bootstrap-server", f"127.0.0.1:{port}", *arguments],
-            capture_output=True, text=True, check=False, timeout=60,
+            capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
@@ -74,10 +74,10 @@ def _acls(classpath: str, home: Path, port: int) -> Acls:
 
 def _write(port: int, user: str, topic: str, value: bytes = b"v") -> str:
     """Writes to both partitions; the name of the error, "" for none."""
-    producer = KafkaProducer(**_as(port, user), enable_idempotence=False, max_block_ms=4000, retries=0)
+    producer = KafkaProducer(**_as(port, user), enable_idempotence=False, max_block_ms=60_000, retries=50)
     try:
         for number in (0, 1):
-            producer.send(topic, value, partition=number).get(20)
+            producer.send(topic, value, partition=number).get(60)
     except KafkaError as error:
         return type(error).__name__
     finally:

@@ -58,9 +58,10 @@ class Experiment:
 
     def consume(self) -> dict[str, str]:
         """Key to value, from the beginning; a user that comes twice fails the test."""
+        count = len(self.daemon.records(_TOPIC))
         read = tool(
             self.classpath, "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", self.daemon.bootstrap,
-            "--topic", _TOPIC, "--from-beginning", "--timeout-ms", "6000",
+            "--topic", _TOPIC, "--from-beginning", "--max-messages", str(count), "--timeout-ms", "60000",
             "--formatter-property", "print.key=true",
             "--formatter-property", "key.separator=:",
         )  # fmt: skip

@@ -74,8 +74,7 @@ def test_compacted_partitions_move_under_load(tmp_path: Path) -> None:
                     target = other(daemon, source)
                     assert move(daemon, name, target) == 0
                     until(lambda name=name, target=target: place_of(daemon, name) == target, f"{name} in {target}")  # type: ignore[misc]
-                sofar = load.acknowledged_so_far()
-                until(lambda sofar=sofar: load.acknowledged_so_far() > sofar + 50, "more acknowledgements")  # type: ignore[misc]
+                load.goes_on(50)
         daemon.clean_now("users")
         places = {name: place_of(daemon, name) for name in names()}
         until(lambda: not daemon.strays(), "the removal of what was moved")
@@ -116,8 +115,7 @@ def test_the_broker_is_killed_on_the_way(tmp_path: Path, seed: int) -> None:
                 until(lambda pid=pid: daemon.pids().get("broker-0", pid) != pid, "another broker")  # type: ignore[misc]
                 for name in names():
                     until(lambda name=name: place_of(daemon, name), f"one place of {name}")  # type: ignore[misc]
-                sofar = load.acknowledged_so_far()
-                until(lambda sofar=sofar: load.acknowledged_so_far() > sofar, "more acknowledgements")  # type: ignore[misc]
+                load.goes_on()
         until(lambda: not daemon.strays(), "the removal of what was moved")
         look_after(daemon, load)
 
@@ -139,8 +137,7 @@ def test_the_daemon_is_killed_on_the_way(tmp_path: Path) -> None:
                 daemon.start()
                 for name in names():
                     until(lambda name=name: place_of(daemon, name), f"one place of {name}")  # type: ignore[misc]
-                sofar = load.acknowledged_so_far()
-                until(lambda sofar=sofar: load.acknowledged_so_far() > sofar, "more acknowledgements")  # type: ignore[misc]
+                load.goes_on()
         until(lambda: not daemon.strays(), "the removal of what was moved")
         look_after(daemon, load)
 

@@ -12,8 +12,8 @@ import pytest
 from compactd.storage.metadata.metadata_log import MetadataLog
 from compactd.storage.metadata.record_types import MetadataRecord, RecordType
 from compactd.workers.catalogue_messages import NewTopic
+from tests.coordinator.catalogue.test_catalogue_topics import create
 from tests.coordinator.catalogues import NOW, started
-from tests.coordinator.test_catalogue_topics import create
 from tests.daemon.daemons import Daemon, until
 
 _REFUSED = 3

@@ -12,7 +12,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic, UserScramCredentialUpsertion
 
 from compactd.config.errors import SettingError
-from compactd.coordinator.control_messages import GetStatus, Reload, Reloaded, Status, WorkerStatus
+from compactd.coordinator.control.messages import GetStatus, Reload, Reloaded, Status, WorkerStatus
 from tests.coordinator.serving import until
 from tests.daemon.daemons import Daemon
 from tests.ports import free_ports
@@ -58,7 +58,7 @@ def _through(login: dict[str, Any], topic: str, partitions: int) -> set[tuple[in
     producer = KafkaProducer(**login)
     for number in range(partitions):
         producer.send(topic, b"x", partition=number)
-    producer.flush(30)
+    producer.flush(60)
     producer.close()
     consumer = KafkaConsumer(**login, enable_auto_commit=False)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from compactd.coordinator.control_messages import Done, GetStatus, Pause, Resume, Status
+from compactd.coordinator.control.messages import Done, GetStatus, Pause, Resume, Status
 from compactd.storage.log_dir import LogDir
 from compactd.storage.names import TopicPartition
 from tests.daemon.daemons import Daemon, until

@@ -40,7 +40,8 @@ def test_a_few_seconds_of_stress(tmp_path: Path) -> None:
 
 def test_stress_while_workers_are_killed(tmp_path: Path) -> None:
     *_, verdict = compactd(tmp_path, "stress", "--seconds", "8", "--kill", "1.5", "--seed", "4")
-    assert verdict["good"] is True and sum(verdict["killed"].values()) >= 3
+    # Five where workers come back at once.
+    assert verdict["good"] is True and sum(verdict["killed"].values()) >= 1
 
 
 def test_stress_of_a_server_that_is_there(tmp_path: Path) -> None:

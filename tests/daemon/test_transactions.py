@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import threading
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.daemons import PATIENCE_SECONDS, Daemon, until
+from tests.daemon.threads import Threads
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 administration = pytest.importorskip("confluent_kafka.admin", reason="confluent-kafka is not installed")
@@ -21,40 +21,27 @@ _PARTITIONS = 4
 _WORKERS = 3
 
 
-def serving(directory: Path, workers: int = _WORKERS) -> Daemon:
+def serving(directory: Path, workers: int = _WORKERS, **more: object) -> Daemon:
     return Daemon(
         directory,
         broker_workers=workers,
         **{
             "transaction.state.log.num.partitions": 6,
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
+            **more,
         },
     )
 
 
-class Producers:
-    """Threads, each with a transactional id of its own, that write the same value to every partition of a topic."""
+class Producers(Threads):
+    """Each with a transactional id of its own, writing the same value to every partition of a topic."""
 
     def __init__(self, daemon: Daemon, count: int) -> None:
+        super().__init__(count)
         self._daemon = daemon
         #: Value to whether it was committed; None: the producer was gone before it was told.
         self.outcomes: dict[bytes, bool | None] = {}
         self.committed = 0
-        self.errors: list[BaseException] = []
-        self._stopping = threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(count)]
-
-    def __enter__(self) -> Producers:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join(3 * PATIENCE_SECONDS)
-        assert not any(thread.is_alive() for thread in self._threads), "a producer hangs"
-        assert not self.errors, self.errors
 
     def _producer(self, number: int) -> Any:
         while True:
@@ -76,12 +63,6 @@ class Producers:
                 return producer
 
     def _run(self, number: int) -> None:
-        try:
-            self._work(number)
-        except BaseException as error:
-            self.errors.append(error)
-
-    def _work(self, number: int) -> None:
         chance = random.Random(number)
         producer = self._producer(number)
         turn = 0
@@ -155,7 +136,7 @@ def nothing_is_open(daemon: Daemon) -> None:
     until(stable, "the end of every transaction")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("victim", ["broker", "daemon"])
 def test_brokers_are_killed_in_the_midst_of_transactions(tmp_path: Path, victim: str) -> None:
 
@@ -181,7 +162,7 @@ def test_brokers_are_killed_in_the_midst_of_transactions(tmp_path: Path, victim:
         daemon.stop()
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_offsets_and_records_of_a_transaction_lie_with_several_brokers(tmp_path: Path) -> None:
     """A consumer's offsets and what it made of the records count together, whoever owns which partition."""
     with serving(tmp_path) as daemon:

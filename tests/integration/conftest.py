@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests import leftovers
 from tests.integration import servers
 from tests.integration.clients import franz
 from tests.integration.clients.aio_kafka import AioKafka
@@ -58,7 +59,9 @@ def clients(_oracle_process: Oracle) -> Iterator[dict[str, Client]]:
     with ExitStack() as stack:
         found: list[Client] = [Java(_oracle_process), Librdkafka(), KafkaPython(), AioKafka()]
         try:
-            found.append(stack.enter_context(franz.Franz(franz.build())))
+            go = stack.enter_context(franz.Franz(franz.build()))
+            stack.enter_context(leftovers.revived(go.revive))
+            found.append(go)
         except franz.CannotBuildError as error:
             _MISSING["franz-go"] = str(error)
         yield {client.name: client for client in found}

@@ -33,6 +33,8 @@ SETTINGS: dict[str, object] = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
     "auto.create.topics.enable": "false",
     "group.initial.rebalance.delay.ms": 0,
+    # Groups without members and offsets are forgotten at the next look: each broker's own ten minutes, lest lists differ.
+    "offsets.retention.check.interval.ms": 86_400_000,
     "log.index.size.max.bytes": 65536,
 }
 

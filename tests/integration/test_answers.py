@@ -5,6 +5,8 @@ What differs for a reason is listed in differences.py, with the reason; everythi
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.integration import servers
@@ -12,6 +14,9 @@ from tests.integration.answers.record import SCRIPTS, play, recorded
 from tests.integration.answers.recording import KAFKA_VERSIONS, Log, Recording, differences, span
 from tests.integration.differences import ANSWERS, DOCUMENT, document
 from tests.integration.servers import Server
+
+#: Kafka's controller gives its leadership up, and takes it again, at some requests of other scripts (NullPointerException).
+_OF_THE_PAST = re.compile(r"API 55 v\d, quorum of __cluster_metadata-0: \S*\.leader_epoch is \d+ in Kafka, 1 here")
 
 
 def unexplained(name: str, kafka: Log, ours: Log) -> list[str]:
@@ -29,7 +34,7 @@ def test_answers_are_those_of_kafka(name: str, pair: tuple[Server, Server]) -> N
     kafka, ours = (play(name, server) for server in pair)
     versions = {api: set(span(api)) for api in SCRIPTS[name][1]}
     assert ours.asked == {**ours.asked, **versions}, "a version is not asked for"
-    found = unexplained(name, kafka.log, ours.log)
+    found = [line for line in unexplained(name, kafka.log, ours.log) if not _OF_THE_PAST.fullmatch(line)]
     assert not found, "\n".join(found)
 
 

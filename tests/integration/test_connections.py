@@ -37,13 +37,13 @@ def offsets_body(topic: str) -> dict[str, Any]:
 def test_answers_come_in_the_order_of_the_requests(server: Server, raw: RawClient, topic: str) -> None:
     """A fetch that waits holds up what was sent after it."""
     server.create(topic)
+    begun = time.monotonic()
     sent = [
         raw.send(METADATA, 9, {"topics": [{"name": topic}]}),
         raw.send(FETCH, 12, fetch_body(topic=topic, max_wait=700)),
         raw.send(PRODUCE, 9, produce_body(batch([b"v"], timestamp=_NOW), topic)),
         raw.send(LIST_OFFSETS, 7, offsets_body(topic)),
     ]
-    begun = time.monotonic()
     answers = [
         decode_answer(api, version, raw.receive_frame())
         for api, version in ((METADATA, 9), (FETCH, 12), (PRODUCE, 9), (LIST_OFFSETS, 7))

@@ -40,6 +40,7 @@ def moves(script: Transcript, home: Path) -> None:
         until(lambda target=target: _lies(script, topic) == [target.name] * count, f"{topic} in {target}")  # type: ignore[misc]
         done = script.tools.ran(script.server, _REASSIGN, *file, "--verify")
         script.note(_REASSIGN, ("--verify",), done, ordered=False)
+        script.settle()
         script.run("ConfigCommand", "--describe", "--entity-type", "brokers", "--entity-name", "1", ordered=False)
         assert [message.value for message in Librdkafka().consume(script.server, topic)].count(b"1" * 500) == 20
     script.run(_REASSIGN, "--list")

@@ -342,7 +342,16 @@ def performance(script: Transcript) -> None:
         assert done.code == 0 and f"{count} records sent" in done.out, done.err + done.out
     assert sum(script.server.offsets("perf", number) for number in (0, 1)) == 10_000
     told = script.tools.run(
-        script.server, "ConsumerPerformance", "--topic", "perf", "--num-records", "10000", "--timeout", "60000"
+        script.server,
+        "ConsumerPerformance",
+        "--topic",
+        "perf",
+        "--num-records",
+        "10000",
+        "--timeout",
+        "60000",
+        "--group",
+        "perf",
     )
     row = dict(zip(told.splitlines()[0].split(", "), told.splitlines()[1].split(", "), strict=True))
     script.note(

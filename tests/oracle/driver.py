@@ -73,9 +73,13 @@ class Oracle:
 
     def __init__(self, *, heap: str = "512m", timeout: float = 120.0) -> None:
         self.timeout = timeout
+        self._heap = heap
+        self._start()
+
+    def _start(self) -> None:
         self._rest = b""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  closed in shut_down()
-        environment = {**os.environ, "COMPACTD_ORACLE_HEAP": heap}
+        environment = {**os.environ, "COMPACTD_ORACLE_HEAP": self._heap}
         self._process = subprocess.Popen(
             [str(SCRIPT)],
             stdin=subprocess.PIPE,
@@ -110,6 +114,16 @@ class Oracle:
         self._out.close()
         self._stderr.close()
 
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def revive(self) -> None:
+        """Another JVM in the place of one that a test ended or gave up on."""
+        if not self.is_running:
+            self.shut_down()
+            self._start()
+
     def request(self, op: str, **fields: Any) -> Answer:
         """The answer to one request. Raises OracleError with Kafka's exception, OracleDiedError."""
         asked = {"op": op, **fields}
@@ -124,6 +138,15 @@ class Oracle:
         return answers
 
     def _exchange(self, asked: Mapping[str, Any]) -> Answer:
+        try:
+            return self._answer_to(asked)
+        except BaseException:
+            # Its answer, should it come, is not to be taken for that to the next request.
+            self._process.kill()
+            self._process.wait()
+            raise
+
+    def _answer_to(self, asked: Mapping[str, Any]) -> Answer:
         try:
             self._in.write(json.dumps(asked, separators=(",", ":")).encode() + b"\n")
         except BrokenPipeError:

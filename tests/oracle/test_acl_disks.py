@@ -14,7 +14,7 @@ from tests.oracle.broker import Broker
 from tests.workers.broker.catalogue_harness import CatalogueBroker
 from tests.workers.broker.harness import RawClient
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
 DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS, LIST_OFFSETS = 29, 30, 31, 2
 SETTINGS = {
@@ -64,7 +64,7 @@ def _found(client: RawClient) -> set[Acl]:
 
 
 def _until(wanted: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not wanted():
         assert time.monotonic() < deadline
         time.sleep(0.05)

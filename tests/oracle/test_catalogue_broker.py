@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from compactd.coordinator.catalogue import Catalogue
+from compactd.coordinator.catalogue.catalogue import Catalogue
 from compactd.storage import names
 from compactd.storage.log_dir import LogDir
 from compactd.storage.metadata.format import format_log_dirs

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from compactd.config.settings import CleanerConfig, DaemonConfig, StorageConfig
+from compactd.coordinator.catalogue.mutation_quotas import MutationQuotas
+from compactd.coordinator.catalogue.topic_changes import PlanError
 from compactd.coordinator.interfaces import Settings
-from compactd.coordinator.mutation_quotas import MutationQuotas
-from compactd.coordinator.topic_changes import PlanError
 from compactd.storage.metadata.image import MetadataImage
 from compactd.workers.broker.quotas.clients import QuotaKind
 from compactd.workers.broker.quotas.rates import Windows

@@ -19,7 +19,7 @@ from tests.workers.broker.transactional import RawProducer, committed, described
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
-_SECONDS = 30.0
+_SECONDS = 60.0
 _SETTINGS = {
     "transaction.state.log.num.partitions": 2,
     "transaction.state.log.min.isr": 1,

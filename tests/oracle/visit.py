@@ -47,19 +47,19 @@ class Visit(Looker):
         """Makes a topic. `configs`: settings with underscores for dots."""
         settings = {key.replace("_", "."): str(value) for key, value in configs.items()}
         made = NewTopic(name, partitions, 1, config=settings)
-        insist(lambda: self.admin.create_topics([made])[name].result(20))
-        described = insist(lambda: self.admin.describe_topics(TopicCollection([name]))[name].result(20))
+        insist(lambda: self.admin.create_topics([made])[name].result(PATIENCE_SECONDS))
+        described = insist(lambda: self.admin.describe_topics(TopicCollection([name]))[name].result(PATIENCE_SECONDS))
         self.world.topics[name] = Topic(str(described.topic_id), partitions, settings)
 
     def delete(self, name: str) -> None:
-        insist(lambda: self.admin.delete_topics([name])[name].result(20))
+        insist(lambda: self.admin.delete_topics([name])[name].result(PATIENCE_SECONDS))
         topic = self.world.topics.pop(name)
         for number in range(topic.partitions):
             for known in (self.world.records, self.world.starts, self.world.hidden):
                 known.pop((name, number), None)
 
     def grow(self, name: str, partitions: int) -> None:
-        insist(lambda: self.admin.create_partitions([NewPartitions(name, partitions)])[name].result(20))
+        insist(lambda: self.admin.create_partitions([NewPartitions(name, partitions)])[name].result(PATIENCE_SECONDS))
         self.world.topics[name].partitions = partitions
 
     def alter(self, kind: int, name: str, **changes: str | None) -> None:
@@ -261,11 +261,11 @@ class Visit(Looker):
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         where = TopicPartition(topic, partition, before)
         (future,) = insist(lambda: self.admin.delete_records([where])).values()
-        assert insist(lambda: future.result(20)).low_watermark == before
+        assert insist(lambda: future.result(PATIENCE_SECONDS)).low_watermark == before
         self.world.starts[topic, partition] = before
 
     def delete_group(self, group: str) -> None:
-        insist(lambda: self.admin.delete_consumer_groups([group])[group].result(20))
+        insist(lambda: self.admin.delete_consumer_groups([group])[group].result(PATIENCE_SECONDS))
         del self.world.offsets[group]
 
     def last_offset(self, place: Place) -> int:

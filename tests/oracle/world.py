@@ -174,7 +174,9 @@ class Looker:
 
     def _verify_topics(self) -> None:
         def look() -> dict[str, tuple[str, int, set[int]]]:
-            listed = [name for name in self.admin.list_topics(timeout=20).topics if not name.startswith("__")]
+            listed = [
+                name for name in self.admin.list_topics(timeout=PATIENCE_SECONDS).topics if not name.startswith("__")
+            ]
             if not listed:
                 return {}
             described = self.admin.describe_topics(TopicCollection(listed))
@@ -249,7 +251,7 @@ class Looker:
     def _list_offsets(self, places: Iterable[Place], spec: OffsetSpec, **more: Any) -> dict[Place, int]:
         def ask() -> dict[Place, int]:
             asked = {TopicPartition(*place): spec for place in places}
-            futures = self.admin.list_offsets(asked, request_timeout=20, **more)
+            futures = self.admin.list_offsets(asked, request_timeout=PATIENCE_SECONDS, **more)
             return {(place.topic, place.partition): future.result().offset for place, future in futures.items()}
 
         return insist(ask)
@@ -329,7 +331,7 @@ class Looker:
 
         def ask() -> dict[Place, tuple[int, str]]:
             (future,) = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
-            rows = future.result(20).topic_partitions
+            rows = future.result(PATIENCE_SECONDS).topic_partitions
             for row in rows:
                 if row.error is not None:
                     raise KafkaException(row.error)

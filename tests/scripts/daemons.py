@@ -10,8 +10,9 @@ from types import TracebackType
 import msgspec
 import yaml
 
-from compactd.coordinator.control import ControlClient
-from compactd.coordinator.control_messages import CleaningStatus, GetStatus, Status
+from compactd.coordinator.control.messages import CleaningStatus, GetStatus, Status
+from compactd.coordinator.control.socket import ControlClient
+from tests.ports import free_ports
 
 _STAND_IN = Path(__file__).parent / "stand_in_serve.py"
 _PATIENCE_SECONDS = 60.0
@@ -26,9 +27,12 @@ class RunningDaemon:
         self.log_dir, self.run_dir = directory / "d1", directory / "run"
         self.config = directory / "compactd.yaml"
         self._told, self._cleaning = directory / "told", directory / "cleaning.json"
+        workers = settings.get("broker_workers", 1)
+        assert isinstance(workers, int)
         self.settings: dict[str, object] = {
             "log.dirs": str(self.log_dir),
-            "listeners": "PLAINTEXT://127.0.0.1:0",
+            # The same when a worker comes back.
+            "listeners": f"PLAINTEXT://127.0.0.1:{free_ports(workers)[0]}",
             "run.dir": str(self.run_dir),
             "log.cleaner.threads": 0,
             **{name.replace("_", "."): value for name, value in settings.items()},

@@ -15,8 +15,8 @@ import msgspec
 
 from compactd.config.errors import RefusedError
 from compactd.coordinator.configuration import Configuration
-from compactd.coordinator.control import refused
-from compactd.coordinator.control_messages import CleaningStatus, Control, Done
+from compactd.coordinator.control.messages import CleaningStatus, Control, Done
+from compactd.coordinator.control.socket import refused
 from compactd.coordinator.daemon import Daemon
 from compactd.coordinator.interfaces import Frame, WorkerId
 from compactd.coordinator.parts import default_parts

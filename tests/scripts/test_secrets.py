@@ -11,8 +11,8 @@ from urllib.request import urlopen
 
 from click.testing import Result
 
-from compactd.coordinator.control import ControlClient
-from compactd.coordinator.control_messages import GetStatus, Status
+from compactd.coordinator.control.messages import GetStatus, Status
+from compactd.coordinator.control.socket import ControlClient
 from compactd.workers.broker.security.scram import SCRAM_MECHANISMS
 from tests.scripts.daemons import RunningDaemon
 from tests.workers.broker.harness import RawClient

@@ -15,8 +15,8 @@ import pytest
 from click.testing import Result
 
 from compactd.config.errors import NotRunningError, UsageError
-from compactd.coordinator.control import ControlClient, ControlServer
-from compactd.coordinator.control_messages import ChangeCatalogue, GetStatus, Status
+from compactd.coordinator.control.messages import ChangeCatalogue, GetStatus, Status
+from compactd.coordinator.control.socket import ControlClient, ControlServer
 from compactd.coordinator.loop import Loop
 from compactd.coordinator.run_dir import RunDir, default_run_dir
 from compactd.scripts import running

@@ -17,7 +17,7 @@ import pytest
 from click.testing import Result
 from rich.console import Console
 
-from compactd.coordinator.control_messages import (
+from compactd.coordinator.control.messages import (
     CleaningStatus,
     DeleterStatus,
     JobStatus,

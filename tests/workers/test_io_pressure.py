@@ -7,28 +7,16 @@ from pathlib import Path
 import pytest
 
 from compactd.workers.io_pressure import IoPressure, read_share
+from tests.workers.moving_time import Time, moving_time
 
 _FIGURES = """some avg10={} avg60=1.00 avg300=0.50 total=1234
 full avg10=0.00 avg60=0.00 avg300=0.00 total=12
 """
 
 
-class Time:
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.slept: list[float] = []
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.now += seconds
-
-
 @pytest.fixture
 def moving(monkeypatch: pytest.MonkeyPatch) -> Time:
-    time = Time()
-    monkeypatch.setattr("compactd.workers.io_pressure.time.sleep", time.sleep)
-    monkeypatch.setattr("compactd.workers.io_pressure.time.monotonic", lambda: time.now)
-    return time
+    return moving_time(monkeypatch, "io_pressure")
 
 
 @pytest.fixture

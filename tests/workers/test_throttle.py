@@ -5,24 +5,12 @@ from __future__ import annotations
 import pytest
 
 from compactd.workers.throttle import Throttle
-
-
-class Time:
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.slept: list[float] = []
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.now += seconds
+from tests.workers.moving_time import Time, moving_time
 
 
 @pytest.fixture
 def moving(monkeypatch: pytest.MonkeyPatch) -> Time:
-    time = Time()
-    monkeypatch.setattr("compactd.workers.throttle.time.sleep", time.sleep)
-    monkeypatch.setattr("compactd.workers.throttle.time.monotonic", lambda: time.now)
-    return time
+    return moving_time(monkeypatch, "throttle")
 
 
 def test_it_holds_the_rate(moving: Time) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from compactd.storage.names import is_topic_name
+from compactd.storage.names import topic_name_fault
 from compactd.workers.broker.api_keys import (
     ALTER_CONFIGS,
     DESCRIBE_CONFIGS,
@@ -143,13 +143,14 @@ def _entries(context: Context, values: ConfigValues, kind: int, name: str) -> Se
         topic = image.topic(name)
         if topic is not None:
             return values.of_topic(topic.configs)
-        if is_topic_name(name):
+        fault = topic_name_fault(name)
+        if fault is None:
             raise RefusedConfigError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
-        raise RefusedConfigError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: '{name}'")
+        raise RefusedConfigError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
     if kind == ResourceType.BROKER:
         if not name:
             return values.of_cluster()
-        check_node(context, name, " or empty string")
+        check_node(context, name, " or empty string,")
         return values.of_broker()
     if kind == BROKER_LOGGER:
         return describe_loggers(context, name)

@@ -10,18 +10,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import select
 import socket
 import struct
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from compactd.workers.broker.begun import Begun, begin
 from compactd.workers.broker.decoding import MalformedRequestError
 from compactd.workers.broker.quotas.clients import ClientQuotas
 from compactd.workers.broker.requests import CLOSE, Encoded, Peer, SendsFile, answer, total_size
 from compactd.workers.broker.senders import LARGE, Piece, bound_buffer
+from compactd.workers.broker.strangers import without_tls
 
 if TYPE_CHECKING:
     from compactd.workers.broker.context import Context
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 _SIZE = struct.Struct(">i")
-#: Most that one call gives to the kernel to send from a file.
-_SEND_AT_ONCE = 4 << 20
 #: Parts of answers up to this size are put together before they are sent.
 _SMALL = 32 << 10
 #: So many requests of one client are served, or for so long, before others get a turn.
@@ -59,7 +58,7 @@ class Connection:
         #: As the socket's recv_into.
         self._receive_into: Callable[[bytearray], int] = sock.recv_into
         #: What answers a frame, and the longest one that is taken.
-        self._answer: Callable[[Context, memoryview, Peer], Awaitable[Any]] = answer
+        self._answer: Callable[[Context, memoryview, Peer], Coroutine[Any, Any, Any]] = answer
         self._max_request = server.limits.request_max_bytes
         if session is not None:
             session.connection = self
@@ -67,6 +66,8 @@ class Connection:
             self._max_request = min(self._max_request, session.max_request)
         #: Whole frames that wait, oldest first.
         self._frames: deque[bytearray] = deque()
+        #: Serving the first of them was begun without the task.
+        self._begun: Begun[Any] | None = None
         #: The frame that is being received, and how many bytes it lacks; first its size.
         self._head = bytearray()
         self._frame: bytearray | None = None
@@ -115,8 +116,9 @@ class Connection:
                     served, since = 0, self._loop.time()
                 served += 1
                 self.is_serving = True
+                begun, self._begun = self._begun, None
                 try:
-                    result = await self._answer(self._server.context, memoryview(frame), self.peer)
+                    result = await (begun or self._answer(self._server.context, memoryview(frame), self.peer))
                 finally:
                     self.is_serving = False
                     self.last_active = self._loop.time()
@@ -144,8 +146,39 @@ class Connection:
         except Exception:
             _LOGGER.exception("a bug in serving %s:%d", self.peer.host, self.peer.port)
         finally:
+            if self._begun is not None:
+                await self._abandon(self._begun)
             self._shut()
             self._server.gone(self)
+
+    async def _abandon(self, begun: Begun[Any]) -> None:
+        """The connection was closed before the task came to it."""
+        begun.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            result = await begun
+            if isinstance(result, Encoded):
+                result.close()
+
+    def _serve_at_once(self) -> None:
+        """Serves what has come, without the task, which waits for it: up to a request that waits or whose answer does."""
+        frames, peer, task, context = self._frames, self.peer, self._task, self._server.context
+        for _ in range(_IN_A_ROW):
+            frame = frames[0]
+            try:
+                result = begin(self._answer(context, memoryview(frame), peer), task)
+            except BaseException as error:  # for the task, whose request this is
+                self._begun = Begun(error=error)
+                return
+            if isinstance(result, Begun):
+                self._begun = result
+                return
+            if result is CLOSE or peer.muted_until or peer.work is not None or not self._put(result):
+                self._begun = Begun(result)
+                return
+            frames.popleft()
+            self._give_back(len(frame))
+            if not frames or self._loop.time() - self.last_active > _IN_A_ROW_SECONDS:
+                return
 
     async def send(self, encoded: Encoded) -> None:
         """Sends an answer now, before the connection is closed for it."""
@@ -225,15 +258,19 @@ class Connection:
                     self._server.waiting -= 1
         return self._frames.popleft()
 
+    def _waits_for_frame(self) -> bool:
+        """Whether the task does nothing but that; not while there are frames from before a login, which count otherwise."""
+        return self._wakeup is not None and not self._wakeup.done() and self._is_budgeted and not self._unbudgeted
+
     def _start_reading(self) -> None:
         if not self._is_reading:
             self._is_reading = True
-            self._loop.add_reader(self._fd, self._readable)
+            self._server.arrivals.add(self._fd, self._readable)
 
     def _stop_reading(self) -> None:
         if self._is_reading:
             self._is_reading = False
-            self._loop.remove_reader(self._fd)
+            self._server.arrivals.remove(self._fd)
 
     def _wake(self) -> None:
         if self._wakeup is not None and not self._wakeup.done():
@@ -242,7 +279,7 @@ class Connection:
             self._server.waiting += 1
 
     def _readable(self) -> None:
-        """Called by the loop. Stays registered while requests are served quickly; stops when more comes than is wanted."""
+        """Called by arrivals. Stays registered while requests are served quickly; stops when more comes than is wanted."""
         if self._frames or self._server.budget.is_spent(self._budgeted):
             self._stop_reading()
             if not self._frames:
@@ -267,6 +304,8 @@ class Connection:
         except Disconnected:
             self._at_end = True
             self._stop_reading()
+        if self._frames and self._waits_for_frame():
+            self._serve_at_once()
         if self._frames or self._at_end:
             self._wake()
 
@@ -286,16 +325,18 @@ class Connection:
                 if len(self._head) < _SIZE.size:
                     return
                 (size,) = _SIZE.unpack(self._head)
-                self._head.clear()
                 if not 0 < size <= self._max_request:
+                    guess = without_tls(bytes(self._head))
                     _LOGGER.info(
-                        "%s:%d is disconnected: a request of %d bytes, where at most %d are taken",
+                        "%s:%d is disconnected: a request of %d bytes, where at most %d are taken%s",
                         self.peer.host,
                         self.peer.port,
                         size,
                         self._max_request,
+                        f" ({guess})" if guess else "",
                     )
                     raise Disconnected
+                self._head.clear()
                 # Grows with what really comes: a size alone costs nothing.
                 self._frame = bytearray()
                 self._lacking = size
@@ -330,11 +371,32 @@ class Connection:
                 await self._flush(socket.MSG_MORE)
                 await self._send_bytes(part, 0 if number == last else socket.MSG_MORE)
         if (self._frames or self._server.waiting) and len(self._out) <= _SMALL:
-            if not self._is_flush_planned:
-                self._is_flush_planned = True
-                self._server.flush_soon(self)
+            self._plan_flush()
         else:
             await self._flush()
+
+    def _put(self, result: Encoded | None) -> bool:
+        """Puts a small answer to those that are about to be sent; False: it has to be sent otherwise."""
+        if result is None:
+            return True
+        size = 0
+        for part in result.parts:
+            if not isinstance(part, (bytes, bytearray, memoryview)):
+                return False
+            size += len(part)
+        out = self._out
+        if len(out) + size > _SMALL:
+            return False
+        out += _SIZE.pack(size)
+        for part in result.parts:
+            out += part  # type: ignore[arg-type]
+        self._plan_flush()
+        return True
+
+    def _plan_flush(self) -> None:
+        if not self._is_flush_planned:
+            self._is_flush_planned = True
+            self._server.flush_soon(self)
 
     async def _flush(self, flags: int = 0) -> None:
         if self._out:
@@ -384,17 +446,37 @@ class Connection:
                 bound_buffer(self._socket)
         if left >= LARGE and self.peer.work is None:  # where a quota counts the time of a request, the loop sends
             position, left = await self._send_in_thread(part)
-        while left:
-            try:
-                sent = os.sendfile(self._fd, part.fileno(), position, min(left, _SEND_AT_ONCE))
-            except (BlockingIOError, InterruptedError):
-                await self._writable()
-                continue
-            if sent == 0:
-                raise _cut_short()
+        if not left:
+            return
+        piece = Piece(self._server.senders, self._fd, part.fileno(), position, left)
+        while not piece.send():
             self.last_active = self._loop.time()
-            position += sent
-            left -= sent
+            if self.peer.work is None:
+                await self._send_when_writable(piece)
+                break
+            await self._writable()
+        if piece.is_cut:
+            raise _cut_short()
+        self.last_active = self._loop.time()
+
+    async def _send_when_writable(self, piece: Piece) -> None:
+        """Sends whenever there is room, without the task: to wake it for each part takes longer than to send the part."""
+        sent = self._loop.create_future()
+        self._loop.add_writer(self._fd, self._send_more, piece, sent)
+        try:
+            await sent
+        finally:
+            self._loop.remove_writer(self._fd)
+
+    def _send_more(self, piece: Piece, sent: asyncio.Future[None]) -> None:
+        if sent.done():
+            return
+        self.last_active = self._loop.time()
+        try:
+            if piece.send():
+                sent.set_result(None)
+        except OSError as error:
+            sent.set_exception(error)
 
     async def _send_in_thread(self, part: SendsFile) -> tuple[int, int]:
         """Where the rest begins that is better sent by the loop, because the client is slow, and its length."""

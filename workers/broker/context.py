@@ -108,9 +108,12 @@ class Context:
 
     def leaders_told(self, node_ids: Collection[int], listener: str) -> list[tuple[int, str, int, str | None]]:
         """Node id, host, port and rack of these nodes, as clients of a listener reach them."""
-        nodes = self.image.nodes_at(listener) if node_ids else ()
+        if not node_ids:
+            return []
         return [
-            (node.node_id, node.host, node.port, self.config.broker_rack) for node in nodes if node.node_id in node_ids
+            (node.node_id, node.host, node.port, self.config.broker_rack)
+            for node in self.image.nodes_at(listener)
+            if node.node_id in node_ids
         ]
 
     def part(self, kind: type[_Part]) -> _Part:

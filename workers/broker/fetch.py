@@ -37,6 +37,12 @@ _MOST_FILES = 200
 _PROBE_EVERY = 128 << 10
 _READ_AHEAD = 1 << 20
 _INT_MAX = (1 << 31) - 1
+#: What is refused before anything is read is told last, unknown ids first (KafkaApis.handleFetchRequest).
+_TOLD_LAST: dict[int, int] = {
+    ErrorCode.UNKNOWN_TOPIC_ID: 1,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 2,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: 2,
+}
 #: More partitions than this are read, and told of, in a thread.
 _MANY = 1000
 
@@ -70,6 +76,27 @@ async def fetch(context: Context, header: RequestHeader, request: FetchRequest) 
 class _Reading:
     """One fetch."""
 
+    __slots__ = (
+        "context",
+        "denied",
+        "found",
+        "header",
+        "is_follower",
+        "isolation",
+        "leaders",
+        "max_bytes",
+        "max_wait_ms",
+        "min_bytes",
+        "peer",
+        "plan",
+        "refuses",
+        "results",
+        "size",
+        "told_of",
+        "version",
+        "was_in_thread",
+    )
+
     def __init__(self, context: Context, header: RequestHeader, request: FetchRequest, plan: FetchPlan) -> None:
         self.context = context
         self.header = header
@@ -85,10 +112,14 @@ class _Reading:
         self.isolation: Isolation = "committed" if request.isolation_level == _COMMITTED else "high_watermark"
         #: Followers read here from nobody: this is the only replica.
         self.is_follower = request.replica_id >= 0
-        #: Names of topics that the client may not read; looked up before each reading, which may happen in a thread.
+        #: Topic and partition of each that is wanted, and names of topics that the client may not read; looked up before
+        #: each reading, which may happen in a thread.
+        self.found: list[tuple[str, Partition | None]] = []
         self.denied: Collection[str] = ()
         self.leaders: set[int] = set()
         self.results: list[FetchedPartition] = []
+        #: Whether any of them is refused before it is read.
+        self.refuses = False
         self.size = 0
         self.was_in_thread = False
         #: What the answer tells: for the session to remember.
@@ -105,28 +136,26 @@ class _Reading:
     async def read(self) -> bool:
         """Reads all partitions once; whether that is an answer already. Old segments may not be in memory: in a thread."""
         self.close()
+        wanted = self.plan.wanted
+        self.found = [self._find(each) for each in wanted]
         self.denied = self._denied()
-        self.was_in_thread = len(self.plan.wanted) > _MANY or any(map(self._is_cold, self.plan.wanted))
+        self.was_in_thread = len(wanted) > _MANY or any(map(_is_cold, wanted, self.found))
         if self.was_in_thread:
             is_enough = await self.context.in_thread(lambda: self._read_all(warm=True))
         else:
             is_enough = self._read_all(warm=False)
-        return is_enough or self.max_wait_ms <= 0 or not self.plan.wanted
+        return is_enough or self.max_wait_ms <= 0 or not wanted
 
     def _denied(self) -> Collection[str]:
         authorizer = self.context.part(Authorizer)
         if not authorizer.enabled:
             return ()
-        names = {self._find(wanted)[0] for wanted in self.plan.wanted}
+        names = {name for name, _ in self.found}
         if self.is_follower:
             return () if authorizer.allows(self.header, Operation.CLUSTER_ACTION, Resource.CLUSTER) else names
         return {
             name for name in names if name and not authorizer.allows(self.header, Operation.READ, Resource.TOPIC, name)
         }
-
-    def _is_cold(self, wanted: Wanted) -> bool:
-        partition = self._find(wanted)[1]
-        return partition is not None and wanted.fetch_offset < partition.log.active_segment.base_offset
 
     def _find(self, wanted: Wanted) -> tuple[str, Partition | None]:
         """The topic's name, "" for an unknown id, and the partition if it is served here."""
@@ -146,8 +175,8 @@ class _Reading:
         files = 0
         results = []
         try:
-            for wanted in self.plan.wanted:
-                result, is_rest_of_segment = self._read_one(wanted, left, self.size == 0)
+            for wanted, (name, partition) in zip(self.plan.wanted, self.found, strict=True):
+                result, is_rest_of_segment = self._read_one(wanted, name, partition, left, self.size == 0)
                 results.append(result)
                 size = result.size
                 files += size >= SMALL
@@ -160,15 +189,18 @@ class _Reading:
             self.results = results
         return at_once or self.size >= self.min_bytes or all(result.error for result in results)
 
-    def _read_one(self, wanted: Wanted, left: int, at_least_one: bool) -> tuple[FetchedPartition, bool]:
+    def _read_one(
+        self, wanted: Wanted, name: str, partition: Partition | None, left: int, at_least_one: bool
+    ) -> tuple[FetchedPartition, bool]:
         """The answer, and whether it ends with a segment that is not the last."""
         result = FetchedPartition(wanted.number)
-        name, partition = self._find(wanted)
         if name in self.denied:
             result.error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            self.refuses = True
             return result, False
         if partition is None:
             result.error = self._absent(name, wanted, result)
+            self.refuses = True
             return result, False
         # What the log itself refuses comes without a list, as in Kafka.
         result.aborted = None
@@ -180,7 +212,8 @@ class _Reading:
             is_old = self.version <= 5 and partition.error == ErrorCode.KAFKA_STORAGE_ERROR
             result.error = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_old else partition.error
             return result, False
-        epoch_error = check_epoch(partition, wanted.leader_epoch)
+        # Below 0 the client does not know it.
+        epoch_error = check_epoch(partition, wanted.leader_epoch) if wanted.leader_epoch >= 0 else ErrorCode.NONE
         if epoch_error:
             result.error = epoch_error
             if epoch_error == ErrorCode.FENCED_LEADER_EPOCH:  # one that knows a later epoch knows more than we do
@@ -260,7 +293,7 @@ class _Reading:
         """Returns when there is an answer, the time is up, or the client is gone."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self.max_wait_ms / 1000
-        found = [self._find(wanted) for wanted in self.plan.wanted]
+        found = map(self._find, self.plan.wanted)
         partitions = [each for name, each in found if each is not None and name not in self.denied]
         waiter = _Waiter(loop.create_future(), self.min_bytes - self.size)
         timer = loop.call_at(end, waiter.changed)
@@ -289,7 +322,8 @@ class _Reading:
         topics: list[FetchedTopic] = []
         session = self.plan.session
         only_news = session is not None and self.plan.incremental
-        for wanted, result in zip(self.plan.wanted, self.results, strict=True):
+        rows = zip(self.plan.wanted, self.results, strict=True)
+        for wanted, result in sorted(rows, key=_place) if self.refuses else rows:
             if only_news and not _is_news(wanted, result):
                 continue
             if session is not None:
@@ -298,7 +332,7 @@ class _Reading:
             if not topics or (topics[-1].topic_id if is_id else topics[-1].name) != wanted.topic:
                 topics.append(FetchedTopic("", wanted.topic, []) if is_id else FetchedTopic(wanted.topic, None, []))  # type: ignore[arg-type]
             topics[-1].partitions.append(result)
-        endpoints = self.context.leaders_told(self.leaders, self.peer.listener)
+        endpoints = self.context.leaders_told(self.leaders, self.peer.listener) if self.leaders else ()
         return encode_fetch(self.version, topics, session_id=self.plan.session_id, endpoints=endpoints)
 
     def told(self) -> None:
@@ -309,6 +343,10 @@ class _Reading:
             wanted.log_start = result.log_start
         if session is not None and self.plan.incremental:
             session.told([(wanted.topic, wanted.number) for wanted, result in self.told_of if result.size])
+
+
+def _place(row: tuple[Wanted, FetchedPartition]) -> int:
+    return _TOLD_LAST.get(row[1].error, 0)
 
 
 class _Waiter:
@@ -328,6 +366,12 @@ class _Waiter:
     def changed(self) -> None:
         if not self.future.done():
             self.future.set_result(None)
+
+
+def _is_cold(wanted: Wanted, found: tuple[str, Partition | None]) -> bool:
+    """Whether it is read from a segment that is not the last."""
+    partition = found[1]
+    return partition is not None and wanted.fetch_offset < partition.log.active_segment.base_offset
 
 
 def _is_news(wanted: Wanted, result: FetchedPartition) -> bool:

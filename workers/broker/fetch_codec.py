@@ -40,6 +40,8 @@ _ABORTED = struct.Struct(">qq")
 _LEADER = struct.Struct(">ii")
 _DIVERGING = struct.Struct(">iq")
 _NO_UUID = bytes(16)
+#: Makes a named tuple of a tuple, in half the time that its class needs.
+_new = tuple.__new__
 
 
 class AskedPartition(NamedTuple):
@@ -97,12 +99,13 @@ def _decode(version: int, data: memoryview) -> FetchRequest:
     for _ in range(count):
         topic, position = _read_topic(data, position, version)
         partition_count, position = _read_count(data, position, flexible)
-        partitions = []
+        partitions: list[AskedPartition] = []
         for _ in range(partition_count):
             values = form.unpack_from(data, position)
             position += form.size
             if flexible:
-                partitions.append(AskedPartition(values[0], values[1], values[2], values[3], values[5]))
+                number, leader_epoch, offset, last_epoch, _, most_bytes = values
+                partitions.append(_new(AskedPartition, (number, leader_epoch, offset, last_epoch, most_bytes)))
                 position = position + 1 if data[position] == 0 else skip_tags(data, position)
             elif version >= 9:
                 partitions.append(AskedPartition(values[0], values[1], values[2], -1, values[4]))
@@ -129,7 +132,7 @@ def _decode(version: int, data: memoryview) -> FetchRequest:
         _, position = _read_text(data, position, flexible)  # the consumer's rack
     if flexible:
         replica_id = _read_tags(data, position, version, replica_id)
-    return FetchRequest(replica_id, wait, least, most, isolation, session_id, session_epoch, topics, forgotten)
+    return _new(FetchRequest, (replica_id, wait, least, most, isolation, session_id, session_epoch, topics, forgotten))
 
 
 def _read_topic(data: memoryview, position: int, version: int) -> tuple[TopicKey, int]:
@@ -148,7 +151,9 @@ def _uuid_of(raw: bytes) -> uuid.UUID:
 
 
 def _read_text(data: memoryview, position: int, flexible: bool) -> tuple[str, int]:
-    if flexible:
+    if flexible and 0 < data[position] < 0x80:
+        size, position = data[position] - 1, position + 1
+    elif flexible:
         size, position = read_uvarint(data, position)
         size -= 1
     else:

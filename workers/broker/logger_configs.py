@@ -25,12 +25,12 @@ class RefusedConfigError(Exception):
         self.message = message
 
 
-def check_node(context: Context, name: str, otherwise: str = "") -> None:
+def check_node(context: Context, name: str, otherwise: str = ",") -> None:
     """A client asks the broker that it asks about; to it, each worker is one. RefusedConfigError."""
     if not name.lstrip("+-").isdigit() or not name.isascii():
         raise RefusedConfigError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
     if int(name) not in (context.node_id, context.config.node_id):
-        text = f"Unexpected broker id, expected {context.node_id}{otherwise}, but received {name}"
+        text = f"Unexpected broker id, expected {context.node_id}{otherwise} but received {name}"
         raise RefusedConfigError(ErrorCode.INVALID_REQUEST, text)
 
 
@@ -38,7 +38,7 @@ def describe_loggers(context: Context, name: str) -> list[Entry]:
     """Every logger with its level. RefusedConfigError."""
     if not name:
         raise RefusedConfigError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
-    check_node(context, name)
+    check_node(context, name, "")
     return [Entry(logger, level, ConfigSource.BROKER_LOGGER) for logger, level in levels().items()]
 
 

@@ -158,7 +158,8 @@ class Partition:
             raise
 
     def _write(self, data: Buffer, origin: Origin, transaction_version: int) -> Appended:
-        self._check()
+        if self.error:
+            self._check()
         try:
             return self.log.append_as_leader(
                 data,
@@ -185,9 +186,10 @@ class Partition:
     def _appended(self, done: Appended, size: int) -> None:
         log = self.log
         if not done.flush_due:
-            before = log.last_stable_offset
-            log.update_high_watermark(log.log_end_offset)
-            self._tell(size, before)
+            before = log.last_stable_offset if self.watchers else 0
+            log.update_high_watermark(log.local.end.offset)
+            if self.watchers:
+                self._tell(size, before)
         self.owner.touched(self)
 
     def _tell(self, size: int, stable_before: int) -> None:

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import Protocol
 
-from compactd.config.errors import CompactdError, InvalidRecordError
+from compactd.config.errors import CompactdError, InvalidRecordError, InvalidTimestampError
 from compactd.storage.log import Appended, Origin
 from compactd.workers.broker.api_keys import PRODUCE
 from compactd.workers.broker.context import Context
@@ -15,6 +15,7 @@ from compactd.workers.broker.image import INTERNAL_TOPICS
 from compactd.workers.broker.partition import LARGE_APPEND, Partition
 from compactd.workers.broker.produce_codec import (
     ProducedPartition,
+    ProducedTopic,
     ProduceRequest,
     ProduceResult,
     TopicResults,
@@ -33,11 +34,16 @@ _WITH_IDS = 13
 #: Clients of this name may write to internal topics.
 ADMIN_CLIENT = "__admin_client"
 
-#: What is said with a refusal by the transaction's coordinator.
-_GATE_MESSAGES = {
-    ErrorCode.INVALID_TXN_STATE: "Partition was not added to the transaction",
-    ErrorCode.NOT_ENOUGH_REPLICAS: "Unable to verify the partition has been added to the transaction",
-}
+#: Refusals by the transaction's coordinator after which the producer asks again; older ones only know how to do that for
+#: NOT_ENOUGH_REPLICAS.
+_NOT_NOW = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
 
 #: Refusals that Kafka answers without the log's start (ReplicaManager.appendRecordsToLeader).
 _WITHOUT_LOG_START = frozenset(
@@ -48,6 +54,7 @@ _WITHOUT_LOG_START = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
+_RECORDS_SHOWN = 3
 _HEADER_SIZE = 61
 _LENGTH = struct.Struct(">i")
 _LENGTH_AT, _OVERHEAD = 8, 12
@@ -84,13 +91,16 @@ class Transactions:
 @handles(PRODUCE, 3, 13, announced_min=0, decoder=decode_produce)
 async def produce(context: Context, header: RequestHeader, request: ProduceRequest) -> Answer:
     """Appends, and answers as `acks` asks: not at all for 0, which turns any error into a closed connection."""
+    topics = request.topics
+    if len(topics) == 1 and len(topics[0].partitions) == 1 and not _is_transactional(topics[0].partitions[0][1]):
+        return await _produce_one(context, header, request, topics[0])
     denied = _denied_topics(context, header, request)
     refused = await _check_transaction(context, header, request, denied)
     results: list[TopicResults] = []
     appends: list[tuple[ProduceResult, Partition, Appended]] = []
     leaders: set[int] = set()
     turns = Turns()
-    for topic in request.topics:
+    for topic in topics:
         name = topic.name
         missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if header.version >= _WITH_IDS:
@@ -109,7 +119,7 @@ async def produce(context: Context, header: RequestHeader, request: ProduceReque
                 error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             partition = context.partitions.get(name, produced[0]) if name else None
             if error:
-                result.error, result.message = error, _GATE_MESSAGES.get(error)
+                result.error, result.message = _told(header, error)
             elif partition is None:
                 result.error = missing
                 if name:
@@ -131,6 +141,49 @@ async def produce(context: Context, header: RequestHeader, request: ProduceReque
     return Encoded([encode_produce(header.version, results, endpoints, throttle_ms)])
 
 
+async def _produce_one(
+    context: Context, header: RequestHeader, request: ProduceRequest, topic: ProducedTopic
+) -> Answer:
+    """`produce` of one partition without a transaction, which is most of them: in half the time."""
+    index, records = topic.partitions[0]
+    name, missing = topic.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if header.version >= _WITH_IDS:
+        known = context.image.topic_of_id(topic.topic_id)
+        name = "" if known is None else known.name
+        missing = ErrorCode.UNKNOWN_TOPIC_ID if known is None else missing
+    result = ProduceResult(index)
+    leaders: set[int] = set()
+    authorizer = context.part(Authorizer)
+    partition = context.partitions.get(name, index) if name else None
+    done: Appended | None = None
+    if authorizer.enabled and name and not authorizer.allows(header, Operation.WRITE, Resource.TOPIC, name):
+        result.error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    elif partition is None:
+        result.error = missing
+        if name:
+            _without_owner(context, name, result, leaders)
+    elif records is None or len(records) >= LARGE_APPEND or partition.lock.locked():
+        done = await _append(header, request, partition, ProducedPartition(index, records), result)
+    elif not _is_refused(header, request, partition, records, result):
+        try:
+            done = partition.append_now(records)
+        except CompactdError as error:
+            _explain(error, partition, result)
+        else:
+            done = _noted(done, result)
+    if request.acks == 0:
+        if result.error:
+            return CLOSE
+    elif done is not None and done.flush_due and partition is not None:
+        await _wait_for_disk([(result, partition, done)])
+    throttle_ms = context.part(ClientQuotas).produced(header, request.acks)
+    if request.acks == 0:
+        return None
+    results = (TopicResults(topic.name, topic.topic_id, [result]),)
+    endpoints = context.leaders_told(leaders, header.peer.listener) if leaders else ()
+    return Encoded([encode_produce(header.version, results, endpoints, throttle_ms)])
+
+
 async def _append(
     header: RequestHeader,
     request: ProduceRequest,
@@ -140,21 +193,11 @@ async def _append(
 ) -> Appended | None:
     """Checks and appends one record set; fills in `result`."""
     records = produced.records
-    if partition.error:
-        result.error = partition.error
+    if _is_refused(header, request, partition, records, result):
         return None
-    shape = _shape_error(header.version, records)
-    if shape is not None or records is None:
-        result.error, result.message = shape or (ErrorCode.INVALID_RECORD, None)
-        return None
-    if request.acks not in (-1, 0, 1):
-        result.error = ErrorCode.INVALID_REQUIRED_ACKS
-        return None
-    if partition.topic_partition.topic in INTERNAL_TOPICS and header.client_id != ADMIN_CLIENT:
-        result.error = ErrorCode.INVALID_TOPIC_EXCEPTION
-        return None
+    assert records is not None
     version = 0
-    if records[_ATTRIBUTES_AT + 1] & _TRANSACTIONAL:
+    if _is_transactional(records):
         version = 2 if header.version >= _FIRST_TRANSACTION_V2 else 1
     try:
         if len(records) < LARGE_APPEND and not partition.lock.locked():
@@ -162,14 +205,75 @@ async def _append(
         else:
             done = await partition.append(records, transaction_version=version, wait_for_disk=False)
     except CompactdError as error:
-        result.error = error_of(error)
-        if result.error not in _WITHOUT_LOG_START:
-            result.log_start_offset = partition.log.log_start_offset
-        if isinstance(error, InvalidRecordError):
-            result.record_errors = error.record_errors
-            # What a client reads names the partition, not where it lies on our disks.
-            result.message = str(error).replace(str(error.path), str(partition))
+        _explain(error, partition, result)
         return None
+    return _noted(done, result)
+
+
+def _is_transactional(records: memoryview | None) -> bool:
+    return records is not None and len(records) >= _HEADER_SIZE and bool(records[_ATTRIBUTES_AT + 1] & _TRANSACTIONAL)
+
+
+def _is_refused(
+    header: RequestHeader,
+    request: ProduceRequest,
+    partition: Partition,
+    records: memoryview | None,
+    result: ProduceResult,
+) -> bool:
+    """Whether a record set is refused before the log sees it; `result` tells why."""
+    if partition.error:
+        result.error = partition.error
+        return True
+    shape = _shape_error(header.version, records)
+    if shape is not None or records is None:
+        result.error, result.message = shape or (ErrorCode.INVALID_RECORD, None)
+        return True
+    if request.acks not in (-1, 0, 1):
+        result.error = ErrorCode.INVALID_REQUIRED_ACKS
+        return True
+    if partition.topic_partition.topic in INTERNAL_TOPICS and header.client_id != ADMIN_CLIENT:
+        result.error = ErrorCode.INVALID_TOPIC_EXCEPTION
+        return True
+    return False
+
+
+def _explain(error: CompactdError, partition: Partition, result: ProduceResult) -> None:
+    """What the answer says where the log refused."""
+    result.error = error_of(error)
+    if result.error not in _WITHOUT_LOG_START:
+        result.log_start_offset = partition.log.log_start_offset
+    if isinstance(error, InvalidRecordError):
+        result.record_errors = error.record_errors
+        # What a client reads names the partition, not where it lies on our disks.
+        result.message = _of_records(error) or str(error).replace(str(error.path), str(partition))
+
+
+def _told(header: RequestHeader, error: ErrorCode) -> tuple[ErrorCode, str | None]:
+    """A refusal by the transaction's coordinator, as a producer may hear it (ReplicaManager.handleProduceAppend)."""
+    adds = header.version >= _FIRST_TRANSACTION_V2
+    if error in _NOT_NOW or (error is ErrorCode.CONCURRENT_TRANSACTIONS and not adds):
+        text = f"Unable to verify the partition has been added to the transaction. Underlying error: {error.name}"
+        return ErrorCode.NOT_ENOUGH_REPLICAS, text
+    return error, "Partition was not added to the transaction" if error is ErrorCode.INVALID_TXN_STATE else None
+
+
+def _of_records(error: InvalidRecordError) -> str:
+    """As Kafka says it of records that are named in the answer (LogValidator.processRecordErrors); "": none is."""
+    named = error.record_errors
+    if not named:
+        return ""
+    if isinstance(error, InvalidTimestampError):
+        return "One or more records have been rejected due to invalid timestamp"
+    shown = ", ".join(f"RecordError(batchIndex={index}, message='{text}')" for index, text in named[:_RECORDS_SHOWN])
+    return (
+        f"One or more records have been rejected due to {len(named)} record errors in total, "
+        f"and only showing the first three errors at most: [{shown}]"
+    )
+
+
+def _noted(done: Appended, result: ProduceResult) -> Appended | None:
+    """What the answer says where the log took it; None where there was nothing to take."""
     if done.first_offset < 0:
         result.error = ErrorCode.INVALID_RECORD
         result.message = "The record set holds no whole batch"

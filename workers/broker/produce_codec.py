@@ -10,8 +10,9 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from compactd.workers.broker.decoding import MOST_PARTITIONS, MalformedRequestError, read_uvarint, skip_tags
 from compactd.workers.broker.encoding import Leader, write_count, write_endpoints, write_string
@@ -52,8 +53,7 @@ class ProduceRequest(NamedTuple):
     topics: list[ProducedTopic]
 
 
-@dataclass(slots=True)
-class ProduceResult:
+class ProduceResult(msgspec.Struct):
     """Answer for one partition (facts: kafka-protocol 6.2). -1 where nothing was appended."""
 
     index: int
@@ -77,7 +77,11 @@ class TopicResults(NamedTuple):
 def decode_produce(version: int, data: memoryview) -> ProduceRequest:
     """Reads the body of a ProduceRequest v3 to v13. MalformedRequestError."""
     try:
-        return _decode_flexible(version, data) if version >= _FIRST_FLEXIBLE else _decode_legacy(data)
+        if version >= _FIRST_TOPIC_IDS:
+            return _decode_flexible(version, data)
+        if version < _FIRST_FLEXIBLE:
+            return _decode_legacy(data)
+        return _decode_usual(data) or _decode_flexible(version, data)
     except (struct.error, IndexError, ValueError) as error:
         raise MalformedRequestError(f"ProduceRequest v{version}: {error}") from None
 
@@ -109,10 +113,6 @@ def _decode_usual(data: memoryview) -> ProduceRequest | None:
 
 
 def _decode_flexible(version: int, data: memoryview) -> ProduceRequest:
-    if version < _FIRST_TOPIC_IDS:
-        usual = _decode_usual(data)
-        if usual is not None:
-            return usual
     size, position = read_uvarint(data, 0)
     transactional_id = None
     if size:

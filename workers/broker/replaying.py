@@ -10,12 +10,13 @@ from compactd.storage.records.batch import Batch, iter_batches
 _LENGTH_END = 12
 
 
-def replayed(log: PartitionLog, chunk: int) -> Iterator[tuple[int, Batch]]:
-    """Every batch up to the log's end as it was at the call, with the first offset that counts of it.
+def replayed(log: PartitionLog, chunk: int, start: int | None = None) -> Iterator[tuple[int, Batch]]:
+    """Every batch from `start` (None: the log's) up to the log's end as it was at the call, with the first offset that
+    counts of it.
 
     Reads `chunk` bytes at once; a batch that is larger is read whole. CorruptBatchError, StorageIOError.
     """
-    offset, end = log.log_start_offset, log.log_end_offset
+    offset, end = log.log_start_offset if start is None else start, log.log_end_offset
     while offset < end:
         with log.read(offset, chunk, "log_end") as fetched:
             data = fetched.read()

@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+import msgspec
+
 from compactd.workers.broker.decoding import MalformedRequestError, decode, prepare_reader, skip_tags
 from compactd.workers.broker.encoding import encode, prepare_writer
 from compactd.workers.broker.layout import layout_of
@@ -114,8 +116,7 @@ class Peer:
         return f"/{self.host}"
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHeader:
+class RequestHeader(msgspec.Struct, frozen=True):
     """Request header of any version."""
 
     api_key: int
@@ -138,8 +139,7 @@ class SendsFile(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(slots=True)
-class Encoded:
+class Encoded(msgspec.Struct):
     """A body that is encoded already: buffers and ranges of files, in order. Ranges are closed by whoever sends it."""
 
     parts: list[bytes | bytearray | memoryview | SendsFile]
@@ -241,6 +241,7 @@ _LONG_LIST = 500
 _FEW = 20
 
 _HEADER = struct.Struct(">hhih")
+_CORRELATION_ID = struct.Struct(">i")
 
 
 def parse_header(frame: memoryview, peer: Peer) -> tuple[RequestHeader, int]:
@@ -260,7 +261,8 @@ def parse_header(frame: memoryview, peer: Peer) -> tuple[RequestHeader, int]:
                 return RequestHeader(api_key, version, correlation_id, client_id, peer, len(frame)), len(frame)
             raise MalformedRequestError(f"version {version} of API {api_key} is not served")
         if is_flexible(api_key, version):
-            position = skip_tags(frame, position)
+            # Mostly there are no tags, which is one zero.
+            position = position + 1 if frame[position] == 0 else skip_tags(frame, position)
         if position > len(frame):
             raise MalformedRequestError("the header reaches over the end")
     except (struct.error, IndexError, ValueError) as error:
@@ -380,7 +382,7 @@ def encode_answer(header: RequestHeader, result: Answer) -> Encoded | _Close | N
 
 def response_header(header: RequestHeader) -> bytearray:
     """Correlation id and, for flexible versions but never for ApiVersions, an empty section of tags."""
-    head = bytearray(header.correlation_id.to_bytes(4, "big", signed=True))
+    head = bytearray(_CORRELATION_ID.pack(header.correlation_id))
     if header.api_key != API_VERSIONS and is_flexible(header.api_key, header.version):
         head.append(0)
     return head
@@ -395,4 +397,7 @@ def _server_error(header: RequestHeader) -> Encoded | _Close:
 
 def total_size(parts: Sequence[Any]) -> int:
     """Bytes of an answer's parts."""
-    return sum(len(p) if isinstance(p, (bytes, bytearray, memoryview)) else p.length for p in parts)
+    size = 0
+    for part in parts:
+        size += len(part) if isinstance(part, (bytes, bytearray, memoryview)) else part.length
+    return size

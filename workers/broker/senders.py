@@ -18,6 +18,8 @@ LARGE = 512 << 10
 _MOST_THREADS = 4
 #: Most that one call gives to the kernel, which is also how soon a cancellation is noticed.
 _AT_ONCE = 256 << 10
+#: The same where the loop sends.
+_MOST_AT_ONCE = 4 << 20
 #: Most that is sent before others get the thread.
 _TURN = 16 << 20
 #: So long a thread waits for a socket to have room, unless others wait for the thread.
@@ -69,6 +71,17 @@ class Piece:
         self.is_cut = False
         self.is_stopped = False
 
+    def send(self) -> bool:
+        """By the loop: sends what the socket has room for; whether nothing is left, or no more can come. OSError."""
+        try:
+            sent = os.sendfile(self._fd, self._file, self.position, min(self.left, _MOST_AT_ONCE))
+        except (BlockingIOError, InterruptedError):
+            return False
+        self.position += sent
+        self.left -= sent
+        self.is_cut = sent == 0
+        return self.is_cut or self.left == 0
+
     def run(self) -> None:
         """In a thread: sends until the turn is over, the client makes it wait, or the file ends. OSError."""
         self.is_full = False
@@ -77,19 +90,23 @@ class Piece:
         room = select.poll()
         room.register(self._fd, select.POLLOUT)
         while self.left > end and not self.is_stopped:
+            asked = min(self.left, _AT_ONCE)
             try:
-                sent = os.sendfile(self._fd, self._file, self.position, min(self.left, _AT_ONCE))
+                sent = os.sendfile(self._fd, self._file, self.position, asked)
             except (BlockingIOError, InterruptedError):
-                if not room.poll(0 if self._senders.is_crowded else _PATIENCE_MS):
-                    self.is_full = True
-                    self.is_slow = began - self.left < _WORTH
-                    return
-                continue
+                sent = -1
             if sent == 0:
                 self.is_cut = True
                 return
-            self.position += sent
-            self.left -= sent
+            if sent > 0:
+                self.position += sent
+                self.left -= sent
+            # Where not all was taken, the socket is full: that is not asked again before it has room.
+            patience = 0 if self._senders.is_crowded else _PATIENCE_MS
+            if sent < asked and self.left and not room.poll(patience):
+                self.is_full = True
+                self.is_slow = began - self.left < _WORTH
+                return
 
 
 class Senders:

@@ -10,6 +10,7 @@ import socket
 from collections import Counter
 from dataclasses import dataclass, field
 
+from compactd.workers.broker.arrivals import Arrivals
 from compactd.workers.broker.connection import Connection
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.quotas.connections import ConnectionQuotas, plain_address
@@ -85,6 +86,7 @@ class Server:
         self.scratch = bytearray(_RECEIVE_BYTES)
         self.budget = Budget(limits.queued_max_bytes)
         self.senders = Senders()
+        self.arrivals = Arrivals(self.loop, self._flush)
         #: Listening sockets with the names of their listeners.
         self._listening: dict[socket.socket, str] = {}
         self._connections: set[Connection] = set()
@@ -215,13 +217,15 @@ class Server:
 
     def flush_soon(self, connection: Connection) -> None:
         """Its answers are sent when those who wait are served, or so many are ready: work of a kind is quicker in a row."""
-        if not self._to_flush:
+        if not self._to_flush and not self.arrivals.is_telling:
             self.loop.call_soon(self._flush)
         self._to_flush.append(connection)
         if len(self._to_flush) >= _FLUSHED_AT_ONCE:
             self._flush()
 
     def _flush(self) -> None:
+        if not self._to_flush:
+            return
         ready, self._to_flush = self._to_flush, []
         for connection in ready:
             connection.flush_now()
@@ -280,6 +284,7 @@ class Server:
         for connection in connections:
             await connection.closed()
         self.senders.close()
+        self.arrivals.close()
 
 
 def _set_buffer(of: socket.socket, which: int, size: int) -> None:

@@ -15,6 +15,7 @@ from compactd.workers.broker.connection import Connection, Disconnected
 from compactd.workers.broker.requests import Encoded, Peer, SendsFile, total_size
 from compactd.workers.broker.security.login_counts import LoginCounts
 from compactd.workers.broker.security.tls import Tls
+from compactd.workers.broker.strangers import with_tls
 
 if TYPE_CHECKING:
     from compactd.workers.broker.security.sasl import SaslSession
@@ -128,6 +129,12 @@ class TlsConnection(Connection):
             raise BlockingIOError
         return count
 
+    def _readable(self) -> None:
+        super()._readable()
+        if self._is_reading and self._encrypted.pending():
+            # The rest of a record that did not fit: decrypted already, too.
+            self._loop.call_soon(self._read_pending)
+
     def _start_reading(self) -> None:
         super()._start_reading()
         if self._encrypted.pending() or self._has_ended:
@@ -139,6 +146,9 @@ class TlsConnection(Connection):
             self._readable()
 
     # ---- sending
+
+    def _put(self, result: Encoded | None) -> bool:
+        return result is None
 
     async def _send(self, encoded: Encoded) -> None:
         """As few TLS records as the answer needs."""
@@ -204,5 +214,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is refused: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
-        return error.reason or str(error)
+        reason = error.reason or str(error)
+        guess = with_tls(reason)
+        return f"{reason} ({guess})" if guess else reason
     return str(error) or type(error).__name__

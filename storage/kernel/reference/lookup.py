@@ -43,7 +43,9 @@ def floor_entry(data: bytes | bytearray, width: int, at: int, size: int, target:
 def find_batch(data: bytes, left: int, offset: int, expected: int | None, /) -> Place:
     """Looks in `data`, which starts with a batch, for the first batch that ends at or above `offset`.
 
-    `left`: bytes of the segment from there on. `expected`: the last offset that the first batch has to have.
+    `left`: bytes of the segment from there on. `expected`: the offset of the index entry that led here. The first batch ends
+    there, or before where a broker older than 3.9 appended several batches at once and indexed the first by the offset of
+    the last. Then nothing that ends at or above `offset` lies before it, for `offset` is not below that of the entry.
     """
     at = 0
     while True:
@@ -60,7 +62,7 @@ def find_batch(data: bytes, left: int, offset: int, expected: int | None, /) -> 
         if size < _SMALLEST_ENTRY or size > left - at or base < 0 or delta < 0:
             return DAMAGED, at, 0, 0, 0
         last = min(base + delta, _LARGEST_OFFSET)
-        if at == 0 and expected is not None and last != expected:
+        if at == 0 and expected is not None and last > expected:
             return ELSEWHERE, 0, 0, 0, 0
         if last >= offset:
             return FOUND, at, size, base, last

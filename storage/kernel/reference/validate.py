@@ -14,6 +14,8 @@ from compactd.storage.records.varint import MalformedError, read_varint, read_va
 #: Kinds of errors of single records.
 NO_KEY = 1
 TIMESTAMP = 2
+#: Faulty records of a batch that are named.
+MOST_ERRORS = 100_000
 
 #: (record index, NO_KEY or TIMESTAMP, the record's timestamp in ms)
 RecordError = tuple[int, int, int]
@@ -39,6 +41,7 @@ def validate_batch(
     `append_time`: timestamp of every record of a LogAppendTime batch, else None.
     `earliest`, `latest`: inclusive range of timestamps; -1 is always allowed.
     `largest_body`: largest length of one record, looked at in compressed batches only (max.decompressed.message.bytes).
+    After MOST_ERRORS faulty records the rest is not looked at: the batch is refused anyway.
     Where the CRC does not match nothing else is looked at. Raises ValueError for records that do not fit their lengths.
     """
     view = memoryview(batch)
@@ -66,6 +69,8 @@ def validate_batch(
         elif timestamp != -1 and not earliest <= timestamp <= latest:
             errors.append((index, TIMESTAMP, timestamp))
         largest = max(largest, timestamp)
+        if len(errors) == MOST_ERRORS:
+            return True, largest, consecutive, errors
     if at != len(area):
         raise MalformedError(f"{len(area) - at} bytes are left after its {count} records")
     return True, largest, consecutive, errors

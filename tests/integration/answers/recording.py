@@ -15,9 +15,11 @@ from tests.integration.servers import Server, until
 from tests.workers.broker.harness import RawClient
 
 _MEMBER = re.compile(r"(?:raw|i[0-9])-[0-9a-f-]{36}|raw-[A-Za-z0-9_-]{22}")
-#: Fields whose values are each broker's own: when, how long, where it listens, how much room its disk has, its texts.
+#: Times within texts: they and what is reckoned from them have this many digits.
+_TIME = re.compile(r"-?\b[0-9]{13,19}\b")
+#: Fields whose values are each broker's own: when, how long, where it listens, how much room its disk has.
 _OWN = frozenset(
-    ("port", "throttle_time", "error_message", "batch_index_error_message", "finalized_features_epoch", "log_append_time",
+    ("port", "throttle_time", "finalized_features_epoch", "log_append_time",
      "total_bytes", "usable_bytes", "last_caught_up_timestamp", "last_fetch_timestamp", "transaction_start_time", "last_timestamp")
 )  # fmt: skip
 #: Lists in which the order means something; Kafka answers in the order of its hash maps elsewhere.
@@ -119,6 +121,7 @@ class Recording:
         for value, name in self._names.items():
             if isinstance(value, str):
                 text = text.replace(value, name)
+        text = _TIME.sub("<time>", text)
         return _MEMBER.sub(lambda found: self._names.setdefault(found[0], f"member {len(self._names)}"), text)
 
 

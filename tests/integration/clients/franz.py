@@ -38,9 +38,17 @@ def build() -> Path:
     if not program.exists():
         home.mkdir(parents=True, exist_ok=True)
         made = home / f"{program.name}.{os.getpid()}"
-        done = subprocess.run(
-            ["go", "build", "-o", str(made), "."], cwd=_SOURCE, capture_output=True, text=True, check=False, timeout=600
-        )
+        try:
+            done = subprocess.run(
+                ["go", "build", "-o", str(made), "."],
+                cwd=_SOURCE,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=200,
+            )
+        except subprocess.TimeoutExpired:
+            raise CannotBuildError("go build: no end after 200 s") from None
         if done.returncode != 0:
             raise CannotBuildError(f"go build: {done.stderr.strip()[-500:]}")
         made.rename(program)
@@ -57,9 +65,13 @@ class Franz:
         return message
 
     def __init__(self, program: Path) -> None:
+        self._program = program
+        self._start()
+
+    def _start(self) -> None:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  closed in __exit__
         self._process = subprocess.Popen(
-            [str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, bufsize=0
+            [str(self._program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, bufsize=0
         )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._in, self._out = self._process.stdin, self._process.stdout
@@ -70,6 +82,15 @@ class Franz:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._shut_down()
+
+    def revive(self) -> None:
+        """Another process in the place of one that a test gave up on."""
+        if self._process.poll() is not None:
+            self._shut_down()
+            self._start()
+
+    def _shut_down(self) -> None:
         self._in.close()
         try:
             self._process.wait(10)
@@ -80,7 +101,17 @@ class Franz:
         self._stderr.close()
 
     def _ask(self, op: str, server: Server, topic: str, **fields: Any) -> dict[str, Any]:
-        asked = {"op": op, "bootstrap": server.bootstrap, "topic": topic, **fields}
+        try:
+            answer = self._answer_to({"op": op, "bootstrap": server.bootstrap, "topic": topic, **fields})
+        except BaseException:
+            # Its answer, should it come, is not to be taken for that to the next question.
+            self._process.kill()
+            self._process.wait()
+            raise
+        assert "error" not in answer, answer["error"]
+        return answer
+
+    def _answer_to(self, asked: dict[str, Any]) -> dict[str, Any]:
         self._in.write(json.dumps(asked).encode() + b"\n")
         deadline = time.monotonic() + 2 * SECONDS
         parts = bytearray()
@@ -90,10 +121,9 @@ class Franz:
             if not part:
                 self._process.kill()
                 self._stderr.seek(0)
-                raise AssertionError(f"franz-go gave no answer to {op}: {self._stderr.read()[-2000:]!r}")
+                raise AssertionError(f"franz-go gave no answer to {asked['op']}: {self._stderr.read()[-2000:]!r}")
             parts += part
         answer: dict[str, Any] = json.loads(parts)
-        assert "error" not in answer, answer["error"]
         return answer
 
     def produce(

@@ -22,6 +22,7 @@ class Cleaning:
     checkpoint: int | None = None
     high_watermark: int | None = None
     log_start_offset: int = 0
+    clean_shutdown: bool = True
     written: list[int] = field(default_factory=list)
 
     @property
@@ -39,6 +40,7 @@ class Cleaning:
             self.checkpoint,
             self.high_watermark,
             self.log_start_offset,
+            self.clean_shutdown,
         )
         options = {"map_memory_bytes": 1 << 20, **options}
         report = clean_partition(

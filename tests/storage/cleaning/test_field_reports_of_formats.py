@@ -204,6 +204,16 @@ def test_a45_partitions_in_other_states_are_never_targets(make_log: LogMaker, lo
         assert find_targets([directory]).partitions == []
 
 
+def test_of_foreign_directories_only_that_of_tiered_storage_goes_without_a_word(make_log: LogMaker) -> None:
+    log_dir = make_log("t-0").directory.parent
+    for name in ("remote-log-index-cache", "lost+found"):
+        (log_dir / name).mkdir()
+    targets = find_targets([log_dir])
+    assert [target.directory.name for target in targets.partitions] == ["t-0"]
+    (note,) = targets.notes
+    assert note.startswith(f"{log_dir / 'lost+found'}: not a topic-partition dir")
+
+
 # ---- two keys, one MD5
 
 

@@ -6,8 +6,20 @@ reads the log from its start again, with the same outcome for every record and m
 
 from __future__ import annotations
 
-from compactd.storage.kernel.interface import Kernel
+from pathlib import Path
+
+import pytest
+
+from compactd.config.settings import TopicConfig
+from compactd.storage import names
+from compactd.storage.kernel.interface import AbortedTransaction, Kernel
+from compactd.storage.loader import load_log
 from compactd.storage.records.batch import Batch
+from compactd.storage.records.builder import build_batch, control_batch
+from compactd.storage.records.record import Record
+from compactd.storage.segment import list_segments
+from compactd.storage.split import split_segment
+from compactd.storage.transaction_index import encode_transaction, read_transaction_index
 from tests.logs import NOW_MS
 from tests.storage.cleaning.conftest import LogMaker
 from tests.storage.cleaning.contents import (
@@ -18,7 +30,9 @@ from tests.storage.cleaning.contents import (
     empty_batch_ends,
     keys_in,
     offsets_in,
+    pairs_in,
 )
+from tests.storage.cleaning.partitions import Cleaning
 from tests.storage.cleaning.rounds import FIRST_PASS_MS, SECOND_PASS_MS, clean, load, two_passes
 from tests.storage.cleaning.short_log import ShortLog
 
@@ -342,3 +356,82 @@ def test_cleaning_with_keys_conflicting_with_txn_marker_keys(make_log: LogMaker,
 def stored(log: ShortLog) -> list[Batch]:
     log.close()
     return list(batches_of(log.directory))
+
+
+def test_aborted_transactions_of_lost_indexes_are_recovered(make_log: LogMaker, kernel: Kernel) -> None:
+    """Whoever wants indexes built anew removes all of them; Kafka's next start recovers each segment without .index."""
+    log = make_log()
+    put(log, 2, 1)  # 0
+    log.append((1, "kept"))  # 1
+    log.roll()
+    put(log, 1, 1, 7)  # 2, 3
+    put(log, 2, 2)  # 4
+    log.roll()
+    log.abort(1)  # 5
+    log.commit(2)  # 6
+    log.roll()
+    log.close()
+    expected = aborted_in(log.directory)
+    assert expected == [(1, 2, 5, 0)]
+    for path in log.directory.glob("*index"):
+        path.unlink()
+    clean(log, kernel)
+    assert [(key, offset) for key, _, offset in pairs_in(log.directory)] == [("1", 1), ("2", 4)]
+
+
+@pytest.mark.parametrize("clean_shutdown", [True, False])
+def test_a_roll_keeps_aborted_transactions_of_lost_indexes(
+    make_log: LogMaker, kernel: Kernel, clean_shutdown: bool
+) -> None:
+    """An abort in a closed segment whose index is lost, and one in the active segment that --roll closes."""
+    log = make_log()
+    log.append((1, "kept"), (2, "kept"))  # 0, 1
+    put(log, 1, 1)  # 2
+    log.abort(1)  # 3
+    log.roll()
+    put(log, 1, 2)  # 4
+    log.abort(1)  # 5
+    log.close()
+    for path in log.directory.glob("*index" if clean_shutdown else "*.txnindex"):
+        path.unlink()
+    report = Cleaning(log, kernel, clean_shutdown=clean_shutdown).run(stop_first=False, roll=True)
+    assert report.outcome == "cleaned"
+    assert [(key, offset) for key, _, offset in pairs_in(log.directory)] == [("1", 0), ("2", 1)]
+
+
+@pytest.mark.parametrize("lost", [None, "index", "txnindex"])
+def test_parts_of_a_split_segment_keep_its_aborted_transactions(tmp_path: Path, lost: str | None) -> None:
+    """Kafka drops the transaction index with the source: aborted records are then committed ones to every reader."""
+    far = 1 + 2**31
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+
+    def put_one(offset: int, sequence: int) -> bytes:
+        made = [Record(offset, NOW_MS, b"a", b"v")]
+        return build_batch(
+            made, base_offset=offset, producer_id=5, producer_epoch=0, base_sequence=sequence, transactional=True
+        )
+
+    batches = [
+        put_one(0, 0),
+        control_batch("abort", 1, NOW_MS, 5, 0),
+        put_one(far, 1),
+        control_batch("abort", far + 1, NOW_MS, 5, 0),
+    ]
+    (directory / names.log_name(0)).write_bytes(b"".join(batches))
+    for name in (names.offset_index_name, names.time_index_name):
+        (directory / name(0)).write_bytes(b"")
+    entries = [AbortedTransaction(5, 0, 1, 2), AbortedTransaction(5, far, far + 1, far + 2)]
+    (directory / names.transaction_index_name(0)).write_bytes(b"".join(map(encode_transaction, entries)))
+    if lost == "index":
+        (directory / names.offset_index_name(0)).unlink()
+    elif lost == "txnindex":
+        (directory / names.transaction_index_name(0)).write_bytes(b"damaged")
+    if lost is None:
+        split_segment(list_segments(directory)[0])
+    else:
+        load_log(directory, TopicConfig(), clean_shutdown=True, now_ms=NOW_MS)
+    assert [segment.base_offset for segment in list_segments(directory)] == [0, far]
+    for base, entry in zip((0, far), entries, strict=True):
+        assert read_transaction_index(directory / names.transaction_index_name(base)) == [entry]
+        assert (directory / names.offset_index_name(base)).exists()

@@ -172,8 +172,9 @@ def test_an_abort_ends_all_threads(tmp_path: Path, in_map: bool) -> None:
             round_.clean_group(group, {}, cast(OutputFile, file), stop)
     finally:
         round_.close()
-    # They were at work when it came, so there was something to end.
-    assert seen == [alone + 3]
+    # They were at work when it came, so there was something to end. (Another thread of this process may have ended meanwhile.)
+    (with_them,) = seen
+    assert alone < with_them <= alone + 3
 
 
 @pytest.mark.usefixtures("no_thread_stays")
@@ -250,10 +251,11 @@ def test_more_threads_than_work_are_none_at_all(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     path.write_bytes(build_batch([Record(0, 5, b"k", b"v", ())], base_offset=0))
     seen: list[int] = []
+    alone = threads_alive()
     round_ = Threaded(64).begin_round(SETTINGS)
     try:
         count: Callable[[int, int], None] = lambda _read, _written: seen.append(threads_alive())  # noqa: E731
         round_.build_map([SourceSegment(str(path), 0, path.stat().st_size, 1)], [], count)
     finally:
         round_.close()
-    assert seen == [threads_alive()]
+    assert len(seen) == 1 and seen[0] <= alone

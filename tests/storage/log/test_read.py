@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from compactd.config.errors import CorruptBatchError, CorruptFileError, OffsetOutOfRangeError
 from compactd.storage import names
 from compactd.storage.live_index import IndexCache
+from compactd.storage.live_segment import LiveSegment
 from compactd.storage.log import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -20,7 +23,7 @@ from compactd.storage.log import (
     Resources,
     TimestampOffset,
 )
-from compactd.storage.open_files import OpenFiles
+from compactd.storage.open_files import OpenFile, OpenFiles
 from compactd.storage.records.batch import iter_batches
 from tests.storage.log.logs import (
     NOW,
@@ -274,6 +277,29 @@ def test_wrong_index_entries_are_not_believed(tmp_path: Path) -> None:
             with log.read(offset, 1) as fetched:
                 assert fetched.first_offset == offset
                 assert fetched.length == SIZE
+
+
+def test_index_of_several_batches_at_once_leads_near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers before 3.9 indexed what a follower or the cleaner appended at once as one: start of the first, end of the last.
+
+    Kafka reads on from there; to search such a segment from its start for every fetch takes minutes where it has 1 GiB.
+    """
+    log = new_log(tmp_path, index_interval_bytes=0)
+    fill(log, 20)
+    log = reopened(log)
+    entries = [(first + 3, first * SIZE) for first in range(4, 20, 4)]
+    (log.directory / names.offset_index_name(0)).write_bytes(b"".join(struct.pack(">ii", *entry) for entry in entries))
+    log.active_segment.offsets.forget()
+    search, starts = LiveSegment._search, []
+
+    def noted(self: LiveSegment, held: OpenFile, position: int, *more: Any) -> Any:
+        starts.append(position)
+        return search(self, held, position, *more)
+
+    monkeypatch.setattr(LiveSegment, "_search", noted)
+    for offset in range(7, 20):
+        assert first_of(log, offset, 1) == offset
+    assert 0 not in starts
 
 
 def test_damaged_batch_header_is_a_named_fault(tmp_path: Path) -> None:

@@ -206,9 +206,9 @@ def test_past_and_future_timestamps(tmp_path: Path, codec: int) -> None:
     lead(log, batch(ts=-1, codec=codec))
     for time in (NOW - 1001, NOW + 501, 0):
         error = refused(log, batch(2, ts=time, codec=codec), InvalidTimestampError, "INVALID_TIMESTAMP")
-        assert error.record_errors == (
-            (0, f"timestamp {time} is outside {NOW - 1000} to {NOW + 500}"),
-            (1, f"timestamp {time} is outside {NOW - 1000} to {NOW + 500}"),
+        limits = f"The timestamp should be within [{NOW - 1000}, {NOW + 500}]"
+        assert error.record_errors == tuple(
+            (index, f"Timestamp {time} of message with offset {index} is out of range. {limits}") for index in (0, 1)
         )
     log.update_config(log.config.__class__.from_strings({"message.timestamp.type": "LogAppendTime"}))
     lead(log, batch(ts=0, codec=codec))
@@ -234,7 +234,7 @@ def test_compacted_topic_constraints(tmp_path: Path, codec: int) -> None:
     log = new_log(tmp_path, cleanup_policy="compact")
     made = [Record(n, NOW, None if n in (1, 3, 4, 5) else b"", b"v") for n in range(6)]
     error = refused(log, build_batch(made, base_offset=0, codec=codec), InvalidRecordError, "INVALID_RECORD")
-    text = "Compacted topic cannot accept message without key"
+    text = "Compacted topic cannot accept message without key in topic partition t-0"
     assert error.record_errors == tuple((index, text) for index in (1, 3, 4, 5))
     assert f"record 1: {text}; record 3: {text}; record 4: {text} and 1 more" in str(error)
     lead(log, build_batch(made[:1], base_offset=0, codec=codec))

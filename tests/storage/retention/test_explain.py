@@ -69,6 +69,14 @@ def test_a49_age_of_exactly_retention_ms_is_kept() -> None:
     assert explained.segments[0].due_ms == NOW + 1
 
 
+def test_what_goes_now_keeps_nothing_behind_it_waiting() -> None:
+    segments = [Segment(0, 10, NOW), Segment(1, 10, NOW - DAY), Segment(2, 10, NOW)]
+    explained = explain_retention(segments, config(ms=4 * DAY), state(3, start=1))
+    assert [(each.rule, each.due_ms) for each in explained.segments] == [
+        ("log start", None), (None, NOW + 3 * DAY + 1), (None, NOW + 4 * DAY + 1)
+    ]  # fmt: skip
+
+
 def test_a10_a_timestamp_in_the_future_holds_everything() -> None:
     segments = [Segment(0, 10, NOW * 1000), Segment(1, 10, NOW - 10 * DAY), Segment(2, 0, -1)]
     explained = explain_retention(segments, config(ms=DAY), state(2), lambda _segment: 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -172,6 +173,17 @@ def test_each_fault_is_named(tmp_path: Path, kind: str) -> None:
         assert codes(directory) == {code}
 
 
+def test_indexes_of_brokers_before_3_9_are_sound(tmp_path: Path) -> None:
+    """One entry for the batches that were appended at once: the start of the first, the end of the last."""
+    directory = stopped_broker(tmp_path / "d")
+    for base in _bases(directory):
+        headers = list(scan_headers(directory / names.log_name(base)))
+        chunks = [headers[at : at + 3] for at in range(1, len(headers), 3)]
+        entries = [struct.pack(">ii", chunk[-1].last_offset - base, chunk[0].position) for chunk in chunks]
+        (directory / names.offset_index_name(base)).write_bytes(b"".join(entries))
+    assert codes(directory) == set()
+
+
 def test_several_damaged_batches_of_a_segment_are_all_told(tmp_path: Path) -> None:
     directory = stopped_broker(tmp_path / "d")
     first, second = [header.position for header in scan_headers(_log(directory, 1))][1:3]
@@ -179,6 +191,12 @@ def test_several_damaged_batches_of_a_segment_are_all_told(tmp_path: Path) -> No
     found = [finding for finding in verify(directory).faults if finding.code == "CORRUPT_BATCH"]
     assert [finding.position for finding in found] == [first, second]
     assert all("CRC" in finding.detail and finding.offset is not None for finding in found)
+
+
+def test_a_first_batch_that_lies_too_far_is_told(tmp_path: Path) -> None:
+    directory = stopped_broker(tmp_path / "d")
+    _edit(_log(directory, 1), 0, (_bases(directory)[1] + (1 << 31)).to_bytes(8, "big"))
+    assert "OFFSET_OVERFLOW" in codes(directory)
 
 
 def test_notes_are_no_faults(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from types import TracebackType
 import msgspec
 
 from compactd.config.settings import CleanerConfig, DaemonConfig, StorageConfig, TopicConfig
-from compactd.coordinator.catalogue import Catalogue
+from compactd.coordinator.catalogue.catalogue import Catalogue
 from compactd.coordinator.interfaces import CatalogueSetup, Settings
 from compactd.workers.catalogue_update import CatalogueChange, CatalogueChanged, CatalogueTopic, CatalogueUpdate
 from compactd.workers.message import Message
@@ -35,8 +35,12 @@ class CatalogueBroker(InProcessBroker):
         settings: Mapping[str, object] | None = None,
         clean: bool = True,
         topic_defaults: Mapping[str, str] | None = None,
+        log_config: Mapping[str, str] | None = None,
     ) -> None:
-        """`topic_defaults`: broker-level settings of topics, which the broker only tells of."""
+        """`topic_defaults`: broker-level settings of topics, which the broker only tells of.
+
+        `log_config`: topic-level settings that every log has which does not say otherwise.
+        """
         super().__init__(log_dirs, {"auto.create.topics.enable": "false", **QUICK, **(settings or {})}, clean)
         given = GivenSettings(broker={**(topic_defaults or {}), **self.channel.welcome.given.broker})
         self.channel.welcome = msgspec.structs.replace(self.channel.welcome, given=given)
@@ -48,6 +52,7 @@ class CatalogueBroker(InProcessBroker):
             daemon=DaemonConfig.from_strings(daemon),
         )
         self.catalogue = Catalogue.open(CatalogueSetup(tuple(map(Path, self.log_dirs)), {}, parts, self.clock))
+        self._log_config = dict(log_config or {})
         self._assigned: set[tuple[str, str, int]] = set()
         #: Changes whose new partitions are being loaded, by the request that has them loaded.
         self._unanswered: dict[int, CatalogueChanged] = {}
@@ -79,7 +84,7 @@ class CatalogueBroker(InProcessBroker):
                 partition=each.partition,
                 topic_id=topic.topic_id,
                 log_dir=each.log_dir,
-                config=TopicConfig.from_strings(topic.configs),
+                config=TopicConfig.from_strings({**self._log_config, **topic.configs}),
                 leader_epoch=each.leader_epoch,
             )
             for topic in update.topics

@@ -52,7 +52,7 @@ from compactd.workers.partition_messages import (
 
 NODE_ID = 1
 CLUSTER_ID = "Y29tcGFjdGQtdGVzdHMtMQ"
-_SECONDS = 30.0
+_SECONDS = 60.0
 
 
 class MovedClock(Clock):
@@ -329,9 +329,13 @@ class InProcessBroker:
         return next(state for state in reversed(message.states) if state.topic == topic and wanted(state))
 
     def drop(self, topic: str) -> None:
-        """The catalogue loses a topic."""
+        """The catalogue loses a topic; returns when the broker has heard of it."""
         del self.topics[topic]
         self._update(deleted=[topic])
+        end = time.monotonic() + _SECONDS
+        while self.in_loop(lambda context: any(each.name == topic for each in context.image.topics.values())):
+            assert time.monotonic() < end
+            time.sleep(0.002)
 
     def _catalogue(self, message: Message) -> None:
         """Answers what the broker asks of the catalogue; called in the broker's thread."""

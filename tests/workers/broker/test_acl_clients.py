@@ -82,14 +82,14 @@ def test_kafka_python(secured: CatalogueBroker) -> None:
 
 def test_a_client_without_permission_is_told_so(log_dir: Path) -> None:
     with CatalogueBroker([log_dir], {"authorizer.class.name": STANDARD_AUTHORIZER}) as broker:
-        producer = KafkaProducer(bootstrap_servers=broker.bootstrap, max_block_ms=5000, enable_idempotence=False)
+        producer = KafkaProducer(bootstrap_servers=broker.bootstrap, max_block_ms=60_000, enable_idempotence=False)
         try:
             with pytest.raises(TopicAuthorizationFailedError):
-                producer.send("orders", b"v").get(10)
+                producer.send("orders", b"v").get(60)
         finally:
             producer.close(1)
         errors = []
-        confluent = ck.Producer({"bootstrap.servers": broker.bootstrap, "message.timeout.ms": 5000, "log_level": 0})
+        confluent = ck.Producer({"bootstrap.servers": broker.bootstrap, "message.timeout.ms": 60_000, "log_level": 0})
         confluent.produce("orders", b"v", on_delivery=lambda error, _: errors.append(error.code()))
-        confluent.flush(20)
+        confluent.flush(60)
         assert errors == [ck.KafkaError.TOPIC_AUTHORIZATION_FAILED]

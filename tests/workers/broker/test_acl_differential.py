@@ -124,7 +124,7 @@ class Side:
         self.wait(hosts.count(ADMIN))
 
     def wait(self, count: int) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while len(self.hosts()) != count:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -146,7 +146,7 @@ class Pair:
         """Returns when our broker, which shares this process's descriptors, has closed its end."""
         for side in self.sides:
             side.guest_leaves()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while self._connections() > 1:
             assert time.monotonic() < deadline
             time.sleep(0.002)
@@ -154,7 +154,7 @@ class Pair:
     def same(self, api: int, version: int, body: Body) -> Any:
         """Asserts that both answer the guest alike; returns the answer."""
         # Kafka's controller has ACLs of its own, which may be a little older than those that its broker tells of.
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while True:
             kafka, ours = (side.ask(api, version, body) for side in self.sides)
             found = "\n".join(_differences(kafka, ours))
@@ -221,7 +221,7 @@ def _furnish(side: Side) -> None:
     ]  # fmt: skip
     answer = side.admin.ask(30, 3, {"creations": everything})
     assert [int(each.error_code) for each in answer.results] == [0] * len(everything)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while sum(len(each.acls) for each in side.admin.ask(29, 3, ANY).resources) < len(everything):
         assert time.monotonic() < deadline
         time.sleep(0.02)

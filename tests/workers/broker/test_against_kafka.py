@@ -119,7 +119,7 @@ def _make_topics(both: Pair, ours: InProcessBroker) -> None:
         {topic.name: topic.topic_id for topic in made.topics},
         {name: parse_uuid(topic.topic_id) for name, topic in ours.topics.items()},
     ]
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     # Kafka tells its metadata before the partitions have taken the lead: ask them.
     rows = [
         {"name": name, "partitions": [{"partition_index": number, "timestamp": -1} for number in range(count)]}
@@ -179,7 +179,7 @@ def _spoiled(at: int, value: bytes) -> bytes:
         produce_body(_spoiled(7, b"\x01"), "plain"),
         produce_body(_spoiled(70, b"\xff"), "plain"),
         produce_body(batch([b"x" * 1_048_600], timestamp=_NOW), "plain"),
-        produce_body(batch([b"v"], timestamp=_NOW + 4_000_000), "plain"),
+        produce_body(batch([b"v"], timestamp=_NOW + 400_000_000), "plain"),
         produce_body(batch([b"v"], timestamp=_NOW, control=True), "plain"),
         produce_body(batch([b"v"], timestamp=_NOW, producer_id=9, producer_epoch=0, base_sequence=-1), "plain"),
         produce_body(batch([b"x"], timestamp=_NOW + 100, producer_id=70, producer_epoch=3, base_sequence=0), "plain"),
@@ -281,6 +281,30 @@ def test_fetch_sessions(pair: Pair) -> None:
             answers.append({**_comparable(answer, {}), "session_id": answer.session_id == session})
     assert told[1] == told[0]
     pair.same(FETCH, 12, fetch_body(topic="plain", session_id=5, session_epoch=7))
+
+
+@pytest.mark.parametrize("topics", [("nowhere", "plain", "no", "keyed"), ("plain", "nowhere", "keyed")])
+def test_what_is_not_there_is_told_last(pair: Pair, topics: tuple[str, ...]) -> None:
+    asked = [fetch_body(topic=name)["topics"][0] for name in topics]
+    pair.same(FETCH, 12, {**fetch_body(), "topics": asked})
+    told: list[list[Any]] = [[], []]
+    for client, answers in zip(pair.clients, told, strict=True):
+        session = 0
+        for epoch in range(4):
+            more = {**fetch_body(session_id=session, session_epoch=epoch), "topics": asked if epoch == 0 else []}
+            answer = client.ask(FETCH, 12, more)
+            session = answer.session_id
+            answers.append({**_comparable(answer, {}), "session_id": bool(session)})
+    assert told[1] == told[0]
+
+
+def test_ids_that_nobody_knows_are_told_before_partitions_that_are_not_there(pair: Pair) -> None:
+    def body(ids: Mapping[str, uuid.UUID]) -> dict[str, Any]:
+        rows = [(ids["plain"], 9), (uuid.UUID(int=7), 0), (ids["keyed"], 0), (ids["plain"], 0), (uuid.UUID(int=8), 0)]
+        asked = [fetch_body(topic_id=each, partition=number)["topics"][0] for each, number in rows]
+        return {**fetch_body(topic_id=uuid.UUID(int=1)), "topics": asked}
+
+    pair.same(FETCH, 13, body)
 
 
 # ---- offsets

@@ -209,7 +209,7 @@ def test_levels_of_loggers_count_at_once(broker: CatalogueBroker, client: RawCli
     try:
         assert change(client, LOGGER, "1", (above, SET, "TRACE"), (below, SET, "FATAL")) == (0, None)
         after = values(client, LOGGER, "1")
-        assert (after[above][0], after[below][0], after["compactd.storage.log_appending"][0]) == (
+        assert (after[above][0], after[below][0], after["compactd.storage.log_flushing"][0]) == (
             "TRACE",
             "FATAL",
             "TRACE",

@@ -138,9 +138,8 @@ class Both:
             ]
 
         # Changes reach Kafka's brokers a little later.
-        for _ in range(20):
-            if not (found := look()):
-                break
+        end = time.monotonic() + 20
+        while (found := look()) and time.monotonic() < end:
             time.sleep(0.05)
         return found
 

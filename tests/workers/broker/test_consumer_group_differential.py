@@ -7,6 +7,7 @@ import enum
 import random
 import re
 import shutil
+import struct
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -80,6 +81,22 @@ class Twins:
     def describe_raw(self, group: str) -> Any:
         """What Kafka says of a group."""
         return self.kafka.ask(DESCRIBE, 1, {"group_ids": [group], "include_authorized_operations": False}).groups[0]
+
+    def resolved(self, group: str, pattern: str) -> None:
+        """Returns when both have written down which topics an expression matches: they look beside."""
+        key = b"\0\x10" + b"".join(struct.pack(">h", len(each)) + each.encode() for each in (group, pattern))
+        end = time.monotonic() + 60
+        while pattern and not all(
+            any(
+                key == each
+                for part in range(2)
+                for _, records in batches(client, self.ids, part)
+                for each, _ in records
+            )
+            for client in (self.kafka, self.ours)
+        ):
+            assert time.monotonic() < end, (group, pattern)
+            time.sleep(0.01)
 
     def compare_logs(self) -> None:
         """Batches, keys and values of the coordinator's topic."""
@@ -313,9 +330,10 @@ def regular_expressions(twins: Twins) -> None:
         *("\\p{Latin", "[a-\\d]", "[]a", "a{,2}b**", "\\e", "((((a)))", "(?i)(?s)(?U)a{0}**", "^*", "(|a)*+"),
     ]
     for number, pattern in enumerate(patterns):
-        answer = twins.join("patterns", f"p{number}", subscribed_topic_names=None, subscribed_topic_regex=pattern)
-        if not answer.error_code:
-            time.sleep(0.2)  # it is resolved beside
+        # A group's expressions are resolved once in ten seconds: each has a group of its own.
+        group = f"patterns{number}"
+        if not twins.join(group, "p", subscribed_topic_names=None, subscribed_topic_regex=pattern).error_code:
+            twins.resolved(group, pattern)
     good = [
         "t|u.*",
         "^.{1,3}$",
@@ -331,7 +349,7 @@ def regular_expressions(twins: Twins) -> None:
     for number, pattern in enumerate(good):
         group = f"regex{number}"
         twins.join(group, "a", subscribed_topic_names=None, subscribed_topic_regex=pattern)
-        time.sleep(0.25)
+        twins.resolved(group, pattern)
         epoch = twins.describe(group).groups[0].members[0].member_epoch
         twins.beat(group, "a", epoch)
         twins.join(group, "b", subscribed_topic_names=None, subscribed_topic_regex=pattern)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from compactd.workers.broker.transactions.java_order import partition_of
 from tests.oracle.broker import Broker
 from tests.workers.broker.catalogue_harness import CatalogueBroker
 from tests.workers.broker.harness import RawClient
-from tests.workers.broker.test_consumer_groups import QUICK, beat, describe, told
+from tests.workers.broker.test_consumer_groups import QUICK, beat, describe, told, until
 from tests.workers.broker.test_group_kafka import Tools, produce, rows
 from tests.workers.broker.test_groups import commit, create, fetched, found
 
@@ -25,7 +24,7 @@ LONG = {"group.consumer.max.session.timeout.ms": 3_600_000, "group.consumer.sess
 
 @pytest.fixture
 def broker(log_dir: Path) -> Iterator[CatalogueBroker]:
-    with CatalogueBroker([log_dir], QUICK) as running:
+    with CatalogueBroker([log_dir], {**QUICK, **LONG}) as running:
         yield running
 
 
@@ -113,7 +112,8 @@ def test_consumer_groups_in_turns(log_dir: Path, fast_dir: Path, oracle_classpat
         found(client, "g")
         beat(client, "a", 0, instance_id="i")
         beat(client, "r", 0, group="h", subscribed_topic_names=None, subscribed_topic_regex="t|x")
-        time.sleep(1)
+        # Its expression is resolved beside.
+        until(lambda: describe(client, "h").group_epoch == 2)
         beat(client, "r", 1, group="h")
         before = go_on(client, 3, "b")
     for turn in range(2):
@@ -133,7 +133,7 @@ def test_kafkas_dump_understands_our_records(log_dir: Path, oracle_classpath: st
         create(client, "t", 2)
         found(client, "g")
         beat(client, "a", 0, subscribed_topic_regex="t.*")
-        time.sleep(0.3)
+        until(lambda: describe(client).group_epoch == 2)
         beat(client, "a", -1)
     segment = log_dir / f"{OFFSETS_TOPIC}-{partition_of('g', 2)}" / f"{0:020d}.log"
     dump = Tools(oracle_classpath, "").run(

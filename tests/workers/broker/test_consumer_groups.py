@@ -124,7 +124,7 @@ def describe(client: RawClient, group: str = "g") -> Any:
 
 
 def until(done: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while not done():
         assert time.monotonic() < end
         time.sleep(0.02)

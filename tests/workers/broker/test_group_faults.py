@@ -22,7 +22,7 @@ from tests.workers.broker.test_partitions import _NoWrites
 
 FIND, JOIN, HEARTBEAT, SYNC, DESCRIBE, LIST, DELETE = 10, 11, 12, 14, 15, 16, 42
 QUICK = {"group.initial.rebalance.delay.ms": 0}
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 60.0
 
 
 @pytest.fixture

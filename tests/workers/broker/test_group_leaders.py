@@ -21,8 +21,8 @@ from tests.workers.broker.harness import RawClient
 from tests.workers.broker.test_group import Driver, stable
 from tests.workers.broker.test_groups import found, join_body
 
-JOIN, LEAVE = 11, 13
-SETTINGS = {"group.initial.rebalance.delay.ms": 500, "offsets.topic.num.partitions": 1}
+JOIN, LEAVE, DESCRIBE = 11, 13, 15
+SETTINGS = {"group.initial.rebalance.delay.ms": 1500, "offsets.topic.num.partitions": 1}
 
 
 def table(ids: Sequence[str]) -> JavaHashMap[None]:
@@ -33,7 +33,7 @@ def table(ids: Sequence[str]) -> JavaHashMap[None]:
     return made
 
 
-@pytest.fixture(params=["compactd", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.timeout(300)])])
+@pytest.fixture(params=["compactd", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.timeout(600)])])
 def port(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
     """A broker's."""
     logs = tmp_path / "logs"
@@ -52,11 +52,12 @@ def port(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
         yield number
 
 
-def joined(clients: dict[str, RawClient], group: str, gap: float = 0.0) -> dict[str, Any]:
-    """The answers to all, who join one after another."""
-    for member_id, client in clients.items():
+def joined(clients: dict[str, RawClient], group: str, watching: RawClient | None = None) -> dict[str, Any]:
+    """The answers to all, who join one after another: each when the group is seen to have the one before."""
+    for number, (member_id, client) in enumerate(clients.items(), 1):
         client.send(JOIN, 9, join_body(group, member_id))
-        time.sleep(gap)
+        while watching and len(watching.ask(DESCRIBE, 5, {"groups": [group]}).groups[0].members) < number:
+            time.sleep(0.002)
     return {member_id: client.receive(JOIN, 9) for member_id, client in clients.items()}
 
 
@@ -65,9 +66,10 @@ def test_the_next_leader_is_the_first_of_the_table(port: int, count: int) -> Non
     """14 are more than the table begins with."""
     with contextlib.ExitStack() as stack:
         made = [stack.enter_context(RawClient(port)) for _ in range(count)]
+        watching = stack.enter_context(RawClient(port))
         clients = {client.ask(JOIN, 9, join_body("g")).member_id: client for client in made}
         members = table(list(clients))
-        answers = joined(clients, "g", gap=0.02)
+        answers = joined(clients, "g", watching)
         leader = answers[next(iter(clients))].leader
         while True:
             told = {each.leader for each in answers.values()}

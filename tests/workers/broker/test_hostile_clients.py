@@ -146,7 +146,7 @@ def test_one_who_asks_much_at_once_does_not_hold_the_loop(
 
 
 def test_who_leaves_behind_requests_that_wait_is_let_go(log_dir: Path) -> None:
-    with CatalogueBroker([log_dir], {"connections.max.idle.ms": 200}) as broker, RawClient(broker.port) as other:
+    with CatalogueBroker([log_dir], {"connections.max.idle.ms": 1500}) as broker, RawClient(broker.port) as other:
         ready(other, {"t": 1})
         waits = {**fetch_body(), "max_wait": 1 << 30, "min_bytes": 1000}
         with RawClient(broker.port) as stays, RawClient(broker.port) as leaves:
@@ -156,7 +156,7 @@ def test_who_leaves_behind_requests_that_wait_is_let_go(log_dir: Path) -> None:
                 leaves.send(FETCH, 12, waits)
             broker.wait_for_watchers("t", 2)
             leaves.close()
-            end = time.monotonic() + 20
+            end = time.monotonic() + 60
             while broker.connections > 1:
                 assert time.monotonic() < end
                 time.sleep(0.01)
@@ -273,7 +273,7 @@ def test_nothing_is_left_of_clients_that_leave_before_their_answer(
             return broker.connections - 1, broker.in_loop(lambda _: len(asyncio.all_tasks()))
 
         def settled(most: int) -> None:
-            end = time.monotonic() + 30
+            end = time.monotonic() + 60
             while (now := left())[0] > 0 or now[1] > most:
                 assert time.monotonic() < end, now
                 time.sleep(0.02)

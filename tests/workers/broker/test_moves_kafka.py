@@ -17,6 +17,7 @@ from tests.workers.broker import test_move_crashes, test_moves
 from tests.workers.broker.batches import batch, fetch, produce, records_of
 from tests.workers.broker.catalogue_harness import CatalogueBroker
 from tests.workers.broker.harness import RawClient
+from tests.workers.broker.hearing import heard
 
 pytestmark = pytest.mark.kafka
 
@@ -138,6 +139,7 @@ def test_we_find_a_move_of_kafkas(oracle_classpath: str, tmp_path: Path, killed:
             row = {"name": "replica.alter.log.dirs.io.max.bytes.per.second", "config_operation": 0, "value": "1"}
             resource = {"resource_type": 4, "resource_name": "1", "configs": [row]}
             client.ask(_CONFIGS, 1, {"resources": [resource], "validate_only": False})
+            heard(client)
             time.sleep(0.5)
             source = _settled(client, dirs)
             target = next(each for each in dirs if each != source)

@@ -352,6 +352,10 @@ def test_a_dir_that_takes_no_more(both: Both) -> None:
         assert time.monotonic() < end
         time.sleep(0.05)
     assert both.kafka.ask(ALTER_DIRS, 2, _to("<d2>"))["results"][0]["partitions"][0]["error_code"] == 39
+    both.kafka.client.ask(ALTER_CONFIGS, 1, _cordon(both.kafka, "<d3>"))
+    while both.kafka.ask(ALTER_DIRS, 2, _to("<d1>"))["results"][0]["partitions"][0]["error_code"] == 39:
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def _cordon(side: Side, value: str) -> Any:

@@ -175,7 +175,7 @@ def test_a_topic_that_may_not_be_read_does_not_end_the_wait_for_others(broker_wi
         broker_with_acls.wait_for_watchers("open")
         produce_one("shut")
         produce_one("open")
-        shut, opened = (topic.partitions[0] for topic in client.receive(1, 12).responses)
+        opened, shut = (topic.partitions[0] for topic in client.receive(1, 12).responses)
         assert (shut.error_code, shut.records) == (29, b"")
         assert (opened.error_code, [record.value for record in records_of(opened.records)]) == (0, [b"v"])
         # Of nothing but what may not be read it is told at once; the other way round it waits again.

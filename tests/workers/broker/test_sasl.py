@@ -154,7 +154,7 @@ def _tell(broker: InProcessBroker, *credentials: ScramCredential) -> None:
     broker.channel.put(
         CatalogueUpdate(full=False, metadata_offset=9, cluster_id=CLUSTER_ID, topics=(), credentials=credentials)
     )
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while broker.in_loop(lambda context: context.image.credentials) != credentials:
         assert time.monotonic() < end
 
@@ -187,7 +187,7 @@ def test_a_new_password_counts_for_the_next_login(broker: InProcessBroker) -> No
 
 def test_users_of_plain_change_without_a_restart(broker: InProcessBroker) -> None:
     broker.channel.put(Reconfigure(settings={_JAAS: f'{_MODULE} required user_carl="fresh";'}))
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while "carl" not in broker.in_loop(lambda context: context.config.listener_settings.get(_JAAS, "")):
         assert time.monotonic() < end
     with broker.connect("SASL_PLAINTEXT") as client:
@@ -206,7 +206,7 @@ def test_who_logs_in_again_needs_the_password_of_now(log_dir: Path) -> None:
         log_in(stays, "alice", "secret")
         log_in(leaves, "bob", "other")
         broker.channel.put(Reconfigure(settings={_JAAS: f'{_MODULE} required user_alice="fresh";'}))
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while "fresh" not in broker.in_loop(lambda context: context.config.listener_settings.get(_JAAS, "")):
             assert time.monotonic() < end
         log_in(stays, "alice", "fresh")
@@ -336,7 +336,7 @@ def test_every_cut_of_a_login_closes_or_waits(broker: InProcessBroker) -> None:
     for end in range(0, len(frames), 3):
         with broker.connect("SASL_PLAINTEXT") as client:
             client.send_bytes(frames[:end])
-    end_time = time.monotonic() + 10
+    end_time = time.monotonic() + 60
     while broker.in_loop(lambda _: broker.connections):
         assert time.monotonic() < end_time
     # Sent in one piece it is taken, too.

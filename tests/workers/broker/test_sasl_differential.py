@@ -38,7 +38,7 @@ _SETTINGS = {
     # Whoever comes in unasked may do everything, who logs in may do nothing.
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
-    "listener.name.again.connections.max.reauth.ms": "1500",
+    "listener.name.again.connections.max.reauth.ms": "2500",
     **{
         f"listener.name.{listener}.{mechanism}.sasl.jaas.config": jaas
         for listener in ("outside", "again")
@@ -98,7 +98,7 @@ def _all_gone(sides: list[Side]) -> Iterator[None]:
     yield
     broker = sides[1].broker
     assert broker is not None
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while broker.in_loop(lambda _: broker.connections):
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -115,7 +115,7 @@ def _add_users(client: RawClient) -> None:
         }
         answer = client.ask(ALTER_SCRAM, 0, {"deletions": [], "upsertions": [upsertion]})
         assert [int(each.error_code) for each in answer.results] == [0]
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while len(client.ask(DESCRIBE_SCRAM, 0, {"users": [{"name": _USER}]}).results[0].credential_infos) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -130,6 +130,12 @@ class Play:
     def __init__(self, client: RawClient) -> None:
         self.client = client
         self.seen: list[Any] = []
+        #: Seconds, on purpose.
+        self.slept = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+        self.slept += seconds
 
     def ask(self, api_key: int, version: int, body: Any, tell: Callable[[Any], Any] = lambda answer: answer) -> Any:
         """Notes what `tell` takes from the answer."""
@@ -462,29 +468,35 @@ _AGAIN: dict[str, Script] = {
     "other_request": _again(lambda play: play.handshake(), lambda play: play.metadata()),
     "bad_token": _again(lambda play: play.handshake(), lambda play: play.authenticate(b"x")),
     "too_late": _again(
-        lambda play: time.sleep(1.0),
+        lambda play: play.sleep(1.5),
         lambda play: play.metadata(),
-        lambda play: time.sleep(0.8),
+        lambda play: play.sleep(1.3),
         lambda play: play.metadata(),
     ),
     "late_but_not_too_late": _again(
-        lambda play: time.sleep(1.8),
+        lambda play: play.sleep(2.8),
         lambda play: play.handshake(),
         lambda play: play.authenticate(plain_token("alice", "secret")),
         lambda play: play.metadata(),
     ),
 }
+#: What has a limit of a second, or a second before one, must not take longer because the machine is busy.
+_IN_TIME_SECONDS = 0.8
 
 
 @pytest.mark.parametrize("name", _AGAIN)
 def test_logging_in_again_goes_as_at_kafka(sides: list[Side], name: str) -> None:
-    seen = []
-    for side in sides:
+    assert _played_in_time(sides[1], name) == _played_in_time(sides[0], name)
+
+
+def _played_in_time(side: Side, name: str) -> list[Any]:
+    while True:
         with RawClient(side.ports["AGAIN"]) as client:
             play = Play(client)
+            begun = time.monotonic()
             _AGAIN[name](play)
-            seen.append(play.seen)
-    assert seen[1] == seen[0]
+        if time.monotonic() - begun - play.slept < _IN_TIME_SECONDS:
+            return play.seen
 
 
 # ---- addresses

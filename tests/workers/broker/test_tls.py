@@ -8,7 +8,9 @@ import shutil
 import socket
 import ssl
 import struct
+import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -100,17 +102,25 @@ def test_clients_that_log_in_are_called_by_their_users(broker: InProcessBroker, 
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
-def test_strangers_and_clients_without_tls_do_not_get_in(broker: InProcessBroker, certificates: Certificates) -> None:
+def test_strangers_and_clients_without_tls_do_not_get_in(
+    broker: InProcessBroker, certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "compactd.workers.broker.tls_connection")
     with (
         pytest.raises((ssl.SSLError, ConnectionError)),
         TlsClient(broker.ports["SSL"], certificates, "stranger") as client,
     ):
         client.ask(METADATA, 9, {"topics": []})
-    with RawClient(broker.ports["SSL"]) as client:
-        client.send(METADATA, 9, {"topics": []})
-        with suppress(ConnectionError):
-            while client.socket.recv(100):
-                pass  # an alert
+    frame = request_frame(METADATA, 9, 1, {"topics": []})
+    metadata = len(frame).to_bytes(4, "big") + frame
+    for sent, guess in ((metadata, "looks like a client without TLS"), (b"GET / HTTP/1.0\r\n\r\n", "it speaks HTTP")):
+        caplog.clear()
+        with RawClient(broker.ports["SSL"]) as client:
+            client.send_bytes(sent)
+            with suppress(ConnectionError):
+                while client.socket.recv(100):
+                    pass  # an alert
+        assert guess in caplog.text
     with pytest.raises(ssl.SSLError):
         TlsClient(broker.ports["SSL"], certificates, version=ssl.TLSVersion.TLSv1_1)
 
@@ -195,6 +205,31 @@ def test_a_farewell_right_behind_a_request_is_noticed(broker: InProcessBroker, c
         client.send_bytes(leaving.read())
         while data := client.socket.recv(1 << 16):
             arrived.write(data)
+
+
+def test_the_end_of_a_request_that_openssl_has_read_already_is_not_waited_for(
+    broker: InProcessBroker, certificates: Certificates
+) -> None:
+    """All of the request lies there when it is received, and its last record does not fit what one receive takes whole."""
+    with TlsClient(broker.ports["SSL"], certificates) as client:
+        client.ask(METADATA, 9, {"topics": []})
+        frame = request_frame(METADATA, 9, 77, {"topics": []})
+        frame += bytes((256 << 10) + 300 - 4 - len(frame))
+        data = struct.pack(">i", len(frame)) + frame
+        holding, held = threading.Event(), threading.Event()
+
+        def hold(_: object) -> None:
+            holding.set()
+            held.wait(30)
+
+        with ThreadPoolExecutor(1) as thread:
+            done = thread.submit(broker.in_loop, hold)
+            assert holding.wait(30)
+            client.send_bytes(data[:300])
+            client.send_bytes(data[300:])
+            held.set()
+            done.result()
+        assert client.receive_frame()[:4] == struct.pack(">i", 77)
 
 
 def test_pipelined_requests_are_answered_in_order(broker: InProcessBroker, certificates: Certificates) -> None:

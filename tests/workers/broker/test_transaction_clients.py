@@ -14,7 +14,7 @@ from tests.oracle.driver import Oracle, decode, encode
 from tests.workers.broker.catalogue_harness import CatalogueBroker
 from tests.workers.broker.transactional import FEW, RawProducer, committed, described, group_offset, ready, settled
 
-_SECONDS = 30.0
+_SECONDS = 60.0
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def _records(value: bytes) -> list[dict[str, Any]]:
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_kafkas_producer_and_consumer(broker: CatalogueBroker, oracle: Oracle) -> None:
     for turn in range(6):
         oracle.request(
@@ -125,7 +125,7 @@ def test_kafkas_producer_and_consumer(broker: CatalogueBroker, oracle: Oracle) -
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_kafkas_consumer_and_producer_move_records_once(broker: CatalogueBroker, oracle: Oracle) -> None:
     records = [{"topic": "source", "partition": 0, "key": None, "value": encode(b"%d" % n)} for n in range(10)]
     oracle.request("produce", bootstrap=broker.bootstrap, records=records)
@@ -160,7 +160,7 @@ class Tool:
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_kafkas_command_finds_and_ends_what_hangs(log_dir: Path, oracle_classpath: str) -> None:
     settings = {**FEW, "transaction.partition.verification.enable": "false"}
     with CatalogueBroker([log_dir], settings) as broker, broker.connect() as client:

@@ -59,7 +59,7 @@ def copies(log_dir: Path, fast_dir: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.undo()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
 @pytest.mark.parametrize("newer", [False, True], ids=["older", "newer"])
 def test_all_or_nothing(

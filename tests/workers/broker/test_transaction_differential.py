@@ -17,6 +17,7 @@ from tests.oracle.broker import Broker
 from tests.workers.broker.batches import batch
 from tests.workers.broker.catalogue_harness import CatalogueBroker
 from tests.workers.broker.harness import RawClient
+from tests.workers.broker.hearing import heard
 from tests.workers.broker.test_admin_differential import Script, _difference, ready
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
@@ -45,7 +46,7 @@ class Transactions(Script):
 
     def settled(self, name: str) -> None:
         """Until the transaction's markers are written: Kafka answers before."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while True:
             found = self.client.ask(DESCRIBE, 0, {"transactional_ids": [name]}).transaction_states[0]
             if not found.transaction_state.startswith("Prepare"):
@@ -517,7 +518,8 @@ def test_we_do_them_so_in_clusters_of_an_older_transaction_version(
         update = {"feature": "transaction.version", "max_version_level": level, "upgrade_type": 2}
         body = {"timeout": 10_000, "feature_updates": [update], "validate_only": False}
         assert client.ask(57, 2, body).error_code == 0
-        time.sleep(0.5)  # Kafka's coordinator hears of it a little later
+        heard(client)
+        time.sleep(0.3)
 
     # Where records are of the first version newer clients are older ones: Kafka can't write down what others bring about.
     scripts = (older_clients, newer_clients, mixed_clients, offsets) if level else (older_clients,)

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from compactd.storage.records.varint import MalformedError
 from compactd.workers.broker.errors import ErrorCode
+from compactd.workers.broker.transactions.claims import Opened, Verdict, verdict_on
 from compactd.workers.broker.transactions.java_order import by_topic, ordered_union, partition_of
 from compactd.workers.broker.transactions.records import (
     decode_record,
@@ -470,3 +471,48 @@ class Clients(RuleBasedStateMachine):
 
 TestClients = Clients.TestCase
 TestClients.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+_OPENED = Opened(("t", 0), 7, 3)
+
+
+def _known(state: State, epoch: int, *partitions: tuple[str, int], pending: State | None = None) -> Transaction:
+    return Transaction("x", 7, 1000, 0, epoch=epoch, state=state, partitions=partitions, pending=pending)
+
+
+@pytest.mark.parametrize(
+    ("known", "verdict"),
+    [
+        (_known(State.ONGOING, 3, ("t", 0)), Verdict.GOES_ON),
+        (_known(State.ONGOING, 3, ("t", 1)), Verdict.ADOPT),
+        (_known(State.ONGOING, 3, ("t", 1), pending=State.ONGOING), Verdict.LATER),
+        (_known(State.ONGOING, 2, ("t", 0)), Verdict.ADOPT),
+        (_known(State.ONGOING, 4, ("t", 0)), Verdict.UNKNOWN),
+        (_known(State.EMPTY, 3), Verdict.ADOPT),
+        (_known(State.COMPLETE_COMMIT, 3), Verdict.ADOPT),
+        (_known(State.COMPLETE_COMMIT, 4), Verdict.UNKNOWN),
+        (_known(State.PREPARE_COMMIT, 3, ("t", 0), pending=State.COMPLETE_COMMIT), Verdict.LATER),
+        (_known(State.PREPARE_COMMIT, 4, ("t", 0), pending=State.COMPLETE_COMMIT), Verdict.LATER),
+        (_known(State.PREPARE_ABORT, 5, ("t", 0), pending=State.COMPLETE_ABORT), Verdict.UNKNOWN),
+    ],
+)
+def test_what_is_open_since_the_load(known: Transaction, verdict: Verdict) -> None:
+    assert verdict_on(known, _OPENED) is verdict
+
+
+@pytest.mark.parametrize(("epoch", "goes_on_as"), [(3, 3), (5, 5), (1, 3)])
+def test_a_lost_record_is_made_again(epoch: int, goes_on_as: int) -> None:
+    known = _known(State.ONGOING, 3, ("t", 0))
+    known.complete(known.adopt(epoch, [("u", 1)], 50))
+    assert (known.state, known.epoch, set(known.partitions)) == (State.ONGOING, goes_on_as, {("t", 0), ("u", 1)})
+
+
+def test_a_state_that_may_be_behind_gets_a_fresh_producer_id() -> None:
+    known = _known(State.EMPTY, 3)
+    known.may_be_behind = True
+    with pytest.raises(ProducerIdNeeded):
+        known.initialize(1000, 50)
+    to = known.initialize(1000, 50, spare_id=9)
+    assert to is not None
+    known.complete(to)
+    assert (known.producer_id, known.epoch, known.may_be_behind) == (9, 0, False)

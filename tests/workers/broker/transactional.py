@@ -22,7 +22,7 @@ FEW = {"transaction.state.log.num.partitions": 2, "offsets.topic.num.partitions"
 CONCURRENT, LOADING, NOT_AVAILABLE, NOT_COORDINATOR = 51, 14, 15, 16
 #: And 6, of a partition that is about to be loaded.
 _AGAIN = (CONCURRENT, LOADING, NOT_AVAILABLE, NOT_COORDINATOR, 6)
-_SECONDS = 30.0
+_SECONDS = 60.0
 
 
 def described(client: RawClient, name: str) -> Any:

@@ -14,13 +14,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from compactd.config.errors import CompactdError
+from compactd.storage.names import TopicPartition
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.coordinating import Coordinator
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.partition import Partition
 from compactd.workers.broker.produce import Transactions
+from compactd.workers.broker.transactions.claims import Claims, Opened, Verdict, by_producer, verdict_on
 from compactd.workers.broker.transactions.counts import TransactionCounts
+from compactd.workers.broker.transactions.decisions import find_decisions
 from compactd.workers.broker.transactions.gate import Gate
+from compactd.workers.broker.transactions.hanging import Hanging
 from compactd.workers.broker.transactions.markers import Marker, MarkerWriter
 from compactd.workers.broker.transactions.producer_ids import ProducerIds
 from compactd.workers.broker.transactions.records import TRANSACTION_TOPIC
@@ -66,6 +70,7 @@ class TransactionCoordinator(Coordinator[Shard]):
         self._finishing: dict[str, asyncio.Task[None]] = {}
         self._markers = context.part(MarkerWriter)
         context.part(Transactions).gate = Gate(context, self)
+        self._hanging = Hanging(context, self)
         context.partitions.verify_transactions(context.config.transaction_partition_verification_enable)
         self.begin()
         context.spawn(self._abort_timed_out())
@@ -195,6 +200,75 @@ class TransactionCoordinator(Coordinator[Shard]):
             transaction.failed_fence = version < EPOCH_BUMPS
             raise
 
+    async def claims(self, opened: Sequence[Opened]) -> Claims:
+        """What becomes of transactions that partitions have open; those that no record tells of any more are taken in."""
+        wanted = by_producer(opened)
+        known: dict[int, tuple[Shard, Transaction]] = {}
+        turns = Turns()
+        for shard in self:
+            for transaction in list(shard.by_id.values()):
+                await turns.others()
+                if transaction.producer_id in wanted:
+                    known[transaction.producer_id] = shard, transaction
+        found: dict[Opened, Verdict] = {}
+        for producer_id, (shard, transaction) in known.items():
+            rows = wanted[producer_id]
+            if not shard.holds(transaction):
+                found |= dict.fromkeys(rows, Verdict.LATER)
+                continue
+            found |= {each: verdict_on(transaction, each) for each in rows}
+            lost = [each for each in rows if found[each] is Verdict.ADOPT]
+            if lost:
+                found |= dict.fromkeys(lost, Verdict.LATER)
+                await self._adopt(shard, transaction, lost)
+        past = [each for each in opened if found.get(each, Verdict.UNKNOWN) is Verdict.UNKNOWN]
+        found |= await self._decided(past)
+        verdicts = tuple(found.get(each, Verdict.UNKNOWN) for each in opened)
+        return Claims(verdicts=verdicts, complete=self._is_complete())
+
+    async def _decided(self, opened: Sequence[Opened]) -> dict[Opened, Verdict]:
+        """Of transactions that are over: as their markers would have it, which some partitions have lost."""
+        markers = {Producer(each.producer_id, each.epoch + 1) for each in opened}
+        chunk = self.context.config.transaction_state_log_load_buffer_size
+        found: dict[Producer, bool] = {}
+        for shard in self if markers else ():
+            log = shard.partition.log
+            try:
+                found |= await self.context.in_thread(lambda log=log: find_decisions(log, chunk, markers))  # type: ignore[misc]
+            except CompactdError as error:
+                _LOGGER.warning("%s: how transactions ended can not be read: %s", shard.partition, error)
+        return {
+            each: Verdict.COMMIT if found[marker] else Verdict.ABORT
+            for each in opened
+            if (marker := Producer(each.producer_id, each.epoch + 1)) in found
+        }
+
+    async def _adopt(self, shard: Shard, transaction: Transaction, lost: Sequence[Opened]) -> None:
+        epoch = max(each.epoch for each in lost)
+        goes_on = transaction.state is State.ONGOING and transaction.epoch == epoch
+        try:
+            to = transaction.adopt(epoch, [each.key for each in lost], self.context.clock.now_ms())
+            await shard.write(transaction, to)
+            if not goes_on:
+                await self.abort(transaction.transactional_id)
+        except TransactionError as error:
+            _LOGGER.info("transactional id %s: what is open is left for later: %s", transaction.transactional_id, error)
+            return
+        _LOGGER.warning(
+            "transactional id %s: the record of its transaction in %s was lost; %s",
+            transaction.transactional_id, ", ".join(str(TopicPartition(*each.key)) for each in lost),
+            "it goes on" if goes_on else "it is aborted, and its producer locked out",
+        )  # fmt: skip
+
+    def _is_complete(self) -> bool:
+        """Every partition of this broker is loaded, and all of it was understood."""
+        topic = self.context.image.topic(TRANSACTION_TOPIC)
+        ours = (
+            [number for number, each in topic.partitions.items() if each.worker == self.context.worker] if topic else []
+        )
+        ready = {shard.number for shard in self if shard.is_understood}
+        return ready.issuperset(ours)
+
     async def _planned(
         self, transactional_id: str, plan: Callable[[Transaction, int | None], _T]
     ) -> tuple[Shard, Transaction, _T]:
@@ -250,6 +324,7 @@ class TransactionCoordinator(Coordinator[Shard]):
             shard.coordinator_epoch,
             transaction.client_version,
             transaction.partitions,
+            decided_ms=transaction.update_ms,
         )
         errors = await self._markers.write(marker)
         done = []

@@ -17,6 +17,7 @@ from compactd.workers.broker.errors import ErrorCode, error_of
 from compactd.workers.broker.partition import Partition
 from compactd.workers.broker.peers import PeerError, Peers
 from compactd.workers.broker.requests import RequestHeader
+from compactd.workers.broker.transactions.open_at_load import OpenAtLoad
 from compactd.workers.broker.transactions.partition_errors import PartitionErrors
 from compactd.workers.broker.transactions.transaction import Producer, TopicPartitionKey, TransactionError
 
@@ -31,15 +32,6 @@ _OPERATION = "transaction_partitions"
 _KNOWS_ABORTABLE = {True: 11, False: 4}
 _ADDS = {True: 12, False: 5}
 
-#: The producer asks again for these; older ones only know how to do that for NOT_ENOUGH_REPLICAS.
-_NOT_NOW = frozenset(
-    {
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-    }
-)
 #: What a client that adds nothing itself is of, as far as the coordinator is concerned.
 _CLIENT_VERSION = 2
 
@@ -60,6 +52,7 @@ class Gate:
     def __init__(self, context: Context, coordinator: TransactionCoordinator) -> None:
         self._context = context
         self._coordinator = coordinator
+        self._open = context.part(OpenAtLoad)
         context.part(Peers).serve(_OPERATION, Asked, self._asked)
 
     async def __call__(
@@ -100,7 +93,7 @@ class Gate:
             if ErrorCode.CONCURRENT_TRANSACTIONS not in errors.values() or clock.monotonic() >= end:
                 break
             await asyncio.sleep(config.add_partitions_to_txn_retry_backoff_ms / 1000)
-        return {key: _produce_error(error, adds) if produces else error for key, error in errors.items()}
+        return errors
 
     def _begin(
         self, wanted: Mapping[TopicPartitionKey, int], producer_id: int, epoch: int, adds: bool
@@ -118,7 +111,12 @@ class Gate:
             except CompactdError as error:
                 errors[key] = error_of(error)
                 continue
-            if asked is not None:
+            if asked is None:
+                continue
+            if self._open.find(key, producer_id) is not None:
+                # Whatever it begins now, its marker would end that as well.
+                errors[key] = ErrorCode.CONCURRENT_TRANSACTIONS
+            else:
                 waiting[key] = partition, asked
         return errors, waiting
 
@@ -156,11 +154,4 @@ def _told(error: ErrorCode, knows_abortable: bool) -> ErrorCode:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if error is ErrorCode.TRANSACTION_ABORTABLE and not knows_abortable:
         return ErrorCode.INVALID_TXN_STATE
-    return error
-
-
-def _produce_error(error: ErrorCode, adds: bool) -> ErrorCode:
-    """As a producer may hear it (ReplicaManager.handleProduceAppend)."""
-    if error in _NOT_NOW or (error is ErrorCode.CONCURRENT_TRANSACTIONS and not adds):
-        return ErrorCode.NOT_ENOUGH_REPLICAS
     return error

@@ -16,8 +16,9 @@ from compactd.workers.broker.groups.coordinator import GroupCoordinator
 from compactd.workers.broker.groups.records import OFFSETS_TOPIC
 from compactd.workers.broker.partition import Partition
 from compactd.workers.broker.peers import PeerError, Peers
+from compactd.workers.broker.transactions.open_at_load import OpenAtLoad, OpenTransaction
 from compactd.workers.broker.transactions.partition_errors import PartitionErrors
-from compactd.workers.broker.transactions.transaction import TopicPartitionKey
+from compactd.workers.broker.transactions.transaction import EPOCH_BUMPS, TopicPartitionKey
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -34,6 +35,8 @@ class Marker(msgspec.Struct, frozen=True):
     #: 2: the epoch was raised for the marker, one that is not newer than the data is of another transaction (KIP-1228).
     transaction_version: int
     partitions: tuple[TopicPartitionKey, ...]
+    #: When the transaction's coordinator decided it, ms; -1: somebody else ends it.
+    decided_ms: int = -1
 
 
 class MarkerWriter:
@@ -41,6 +44,7 @@ class MarkerWriter:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._open = context.part(OpenAtLoad)
         context.part(Peers).serve(_OPERATION, Marker, self._asked)
 
     async def write(self, marker: Marker) -> dict[TopicPartitionKey, ErrorCode]:
@@ -75,6 +79,12 @@ class MarkerWriter:
             return partition.error
         kind: Literal["commit", "abort"] = "commit" if marker.commit else "abort"
         try:
+            if (found := self._open.find(key, marker.producer_id)) is not None and marker.decided_ms >= 0:
+                if marker.transaction_version >= EPOCH_BUMPS and found.epoch + 1 < marker.producer_epoch:
+                    # It is of a transaction before: not this one's to decide.
+                    return ErrorCode.NOT_LEADER_OR_FOLLOWER
+                if marker.transaction_version < EPOCH_BUMPS and await self._is_written(found, marker):
+                    return ErrorCode.NONE
             await partition.append_marker(
                 kind,
                 marker.producer_id,
@@ -87,6 +97,12 @@ class MarkerWriter:
         if key[0] == OFFSETS_TOPIC:
             await self._tell_groups(partition, marker)
         return ErrorCode.NONE
+
+    async def _is_written(self, found: OpenTransaction, marker: Marker) -> bool:
+        """Of an older client: the marker is there, and what is open is the next transaction, of which no record is left."""
+        if found.epoch != marker.producer_epoch:
+            return False
+        return await self._context.in_thread(lambda: found.is_behind_marker(marker.decided_ms))
 
     async def _tell_groups(self, partition: Partition, marker: Marker) -> None:
         """What the transaction committed for groups counts from now on, or never."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 from compactd.storage.metadata.coordinator import decode_coordinator_record, encode_coordinator_record
 from compactd.storage.metadata.transactions import TRANSACTION_RECORDS
 from compactd.storage.records.varint import MalformedError
 from compactd.workers.broker.transactions.java_order import by_topic, ordered_union
-from compactd.workers.broker.transactions.transaction import State, Transaction, Transition
+from compactd.workers.broker.transactions.transaction import Producer, State, Transaction, Transition
 
 TRANSACTION_TOPIC = "__transaction_state"
 
@@ -16,6 +17,7 @@ TRANSACTION_TOPIC = "__transaction_state"
 _TRANSACTION = 0
 _VERSIONS = (0, 1)
 _TYPE_SIZE = 2
+_PRODUCER = struct.Struct(">qh")
 
 
 def encode_transition(transactional_id: str, to: Transition, transaction_version: int) -> tuple[bytes, bytes]:
@@ -62,6 +64,11 @@ def what_is_unknown(key: bytes, value: bytes | None) -> str:
         if version not in _VERSIONS:
             return f"version {version}"
     return ""
+
+
+def producer_of(value: bytes) -> Producer | None:
+    """Producer id and epoch in a record's value: both versions have them at one place. None: it is too short."""
+    return Producer(*_PRODUCER.unpack_from(value, _TYPE_SIZE)) if len(value) >= _TYPE_SIZE + _PRODUCER.size else None
 
 
 def decode_record(key: bytes, value: bytes) -> Transaction:

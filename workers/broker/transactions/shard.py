@@ -44,6 +44,8 @@ class Shard(CoordinatorShard):
     ) -> None:
         super().__init__(context, partition)
         self.by_id: dict[str, Transaction] = {}
+        #: No record was passed over.
+        self.is_understood = True
         self._prepared = prepared
 
     def _refusal(self, code: ErrorCode) -> TransactionError:
@@ -68,10 +70,11 @@ class Shard(CoordinatorShard):
             return
         for kind, count in loaded.unknown.items():
             _LOGGER.warning("%s: %d records of %s are passed over", self.partition, count, kind)
-        self.by_id = loaded.by_id
+        self.by_id, self.is_understood = loaded.by_id, not loaded.unknown
         self.phase = Phase.READY
         self.loaded.set()
         for transaction in list(self.by_id.values()):
+            transaction.may_be_behind = not self.partition.log.was_clean
             if transaction.state.is_prepared:
                 self._prepared(self, transaction)
 

@@ -8,7 +8,7 @@ Facts: kafka-protocol 15.2 has the tables.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -131,6 +131,9 @@ class Transaction:
     pending: State | None = None
     #: A record that was to fence the producer could not be written: its epoch is raised already, nobody has it.
     failed_fence: bool = False
+    #: Read from a log whose end may be lost: partitions may know larger epochs of this producer, with sequences that must
+    #: not be taken for those of another.
+    may_be_behind: bool = field(default=False, compare=False)
 
     # ---- planning
 
@@ -149,7 +152,7 @@ class Transaction:
             raise TransactionError(ErrorCode.CONCURRENT_TRANSACTIONS)
         if self.state is State.ONGOING:
             return None
-        if self._is_exhausted and (expected is None or expected[1] == self.epoch):
+        if (self._is_exhausted or self.may_be_behind) and (expected is None or expected[1] == self.epoch):
             if spare_id is None:
                 raise ProducerIdNeeded
             last = NO_EPOCH if expected is None else self.epoch
@@ -183,6 +186,21 @@ class Transaction:
             partitions=ordered_union(self.partitions, added),
             start_ms=self.start_ms if self.state is State.ONGOING else now_ms,
             client_version=client_version,
+        )
+
+    def adopt(self, epoch: int, partitions: Iterable[TopicPartitionKey], now_ms: int) -> Transition:
+        """Partitions that have a transaction of this producer open join it, though the log has no record of that (any more).
+
+        Afterwards it is to be fenced, unless it is the open one: the producer may believe in what is lost. TransactionError.
+        """
+        self._check_pending()
+        is_open = self.state is State.ONGOING
+        return self._to(
+            State.ONGOING,
+            now_ms,
+            epoch=max(self.epoch, epoch),
+            partitions=ordered_union(self.partitions if is_open else (), partitions),
+            start_ms=self.start_ms if is_open else now_ms,
         )
 
     def verify(self, producer_id: int, epoch: int) -> frozenset[TopicPartitionKey]:
@@ -280,6 +298,7 @@ class Transaction:
     def complete(self, to: Transition) -> None:
         """The record is in the log."""
         self.state = to.state
+        self.may_be_behind &= to.producer_id == self.producer_id
         self.producer_id, self.previous_producer_id = to.producer_id, to.previous_producer_id
         self.next_producer_id = to.next_producer_id
         self.epoch, self.last_epoch = to.epoch, to.last_epoch

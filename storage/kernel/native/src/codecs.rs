@@ -50,12 +50,28 @@ impl Codecs {
         data: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<(), Damage> {
+        if self.decompress_within(codec, magic, data, out, LARGEST_AREA)? {
+            Ok(())
+        } else {
+            Err(too_large(LARGEST_AREA))
+        }
+    }
+
+    /// As `decompress`. False: more than `limit` bytes came out, and what `out` holds is of no use.
+    pub fn decompress_within(
+        &mut self,
+        codec: u8,
+        magic: u8,
+        data: &[u8],
+        out: &mut Vec<u8>,
+        limit: usize,
+    ) -> Result<bool, Damage> {
         out.clear();
         match codec {
-            1 => self.gunzip(data, out),
-            2 => snappy::decompress(data, out, LARGEST_AREA),
-            3 => lz4::decompress(data, magic, out, LARGEST_AREA),
-            _ => self.unzstd(data, out),
+            1 => self.gunzip(data, out, limit),
+            2 => snappy::decompress(data, out, limit),
+            3 => lz4::decompress(data, magic, out, limit),
+            _ => self.unzstd(data, out, limit),
         }
     }
 
@@ -84,19 +100,24 @@ impl Codecs {
         Ok(())
     }
 
-    fn gunzip(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<(), Damage> {
+    fn gunzip(&mut self, data: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, Damage> {
         let mut rest = data;
         loop {
-            rest = self.gunzip_member(rest, out)?;
-            // As Java's GZIPInputStream: another member may follow, anything else is ignored.
-            if !rest.starts_with(&[0x1f, 0x8b, 8]) {
-                return Ok(());
+            match self.gunzip_member(rest, out, limit)? {
+                // As Java's GZIPInputStream: another member may follow, anything else is ignored.
+                Some(after) if after.starts_with(&GZIP) => rest = after,
+                found => return Ok(found.is_some()),
             }
         }
     }
 
-    fn gunzip_member<'a>(&mut self, data: &'a [u8], out: &mut Vec<u8>) -> Result<&'a [u8], Damage> {
-        const CUT: &str = "its gzip data is cut short";
+    /// What follows the member; None where `out` grew past the limit.
+    fn gunzip_member<'a>(
+        &mut self,
+        data: &'a [u8],
+        out: &mut Vec<u8>,
+        limit: usize,
+    ) -> Result<Option<&'a [u8]>, Damage> {
         let body = gzip_body(data).ok_or("its gzip header is damaged")?;
         let inflate = match &mut self.inflate {
             Some(inflate) => inflate,
@@ -109,26 +130,18 @@ impl Codecs {
         out.reserve((body.len().saturating_mul(3)).clamp(STEP, 16 << 20));
         let consumed = loop {
             match inflate.inflate(body, out) {
-                Inflated::Done { consumed } if out.len() <= LARGEST_AREA => break consumed,
+                Inflated::Done { consumed } if out.len() <= limit => break consumed,
                 Inflated::Damaged => return Err("its gzip data cannot be decompressed".into()),
-                Inflated::Full if out.capacity() <= LARGEST_AREA => {
+                Inflated::Full if out.capacity() <= limit => {
                     let room = out.capacity() - start;
-                    out.reserve((room * 2).min(LARGEST_AREA + 1 - start));
+                    out.reserve((room * 2).min(limit + 1 - start));
                 }
-                _ => return Err(too_large(LARGEST_AREA)),
+                _ => return Ok(None),
             }
         };
-        let (trailer, rest) = body
-            .get(consumed..)
-            .and_then(|rest| rest.split_at_checked(8))
-            .ok_or(CUT)?;
+        let rest = body.get(consumed..).unwrap_or(&[]);
         let plain = &out[start..];
-        if trailer[..4] != crc32fast::hash(plain).to_le_bytes()
-            || trailer[4..] != (plain.len() as u32).to_le_bytes()
-        {
-            return Err("the checksum of its gzip data is wrong".into());
-        }
-        Ok(rest)
+        gzip_trailer(rest, crc32fast::hash(plain), plain.len() as u64).map(Some)
     }
 
     fn zstd(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<(), Damage> {
@@ -165,39 +178,51 @@ impl Codecs {
         Ok(())
     }
 
-    fn unzstd(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<(), Damage> {
+    fn unzstd(&mut self, data: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, Damage> {
         let context = self.unzstd.get_or_insert_with(zstd_safe::DCtx::create);
         // Frames of streams do not tell their size. The buffer stays from batch to batch, so it rarely has to grow.
         out.reserve((data.len().saturating_mul(4)).clamp(STEP, 16 << 20));
         loop {
             out.clear();
             match context.decompress(out, data) {
-                Ok(_) if out.len() > LARGEST_AREA => return Err(too_large(LARGEST_AREA)),
-                Ok(_) => return Ok(()),
+                Ok(_) => return Ok(out.len() <= limit),
                 Err(code)
                     if zstd_safe::get_error_name(code) == "Destination buffer is too small" =>
                 {
-                    if out.capacity() > LARGEST_AREA {
-                        return Err(too_large(LARGEST_AREA));
+                    if out.capacity() > limit {
+                        return Ok(false);
                     }
-                    out.reserve((out.capacity() * 2).min(LARGEST_AREA + 1));
+                    out.reserve((out.capacity() * 2).min(limit + 1));
                 }
-                Err(code) => {
-                    return Err(format!(
-                        "its zstd data cannot be decompressed ({})",
-                        zstd_safe::get_error_name(code)
-                    )
-                    .into())
-                }
+                Err(code) => return Err(not_zstd(code)),
             }
         }
     }
 }
 
+pub fn not_zstd(code: usize) -> Damage {
+    let reason = zstd_safe::get_error_name(code);
+    format!("its zstd data cannot be decompressed ({reason})").into()
+}
+
+/// How a gzip member starts.
+pub const GZIP: [u8; 3] = [0x1f, 0x8b, 8];
+
+/// Checks what follows the deflate data of a gzip member, and returns what follows that.
+pub fn gzip_trailer(rest: &[u8], crc: u32, length: u64) -> Result<&[u8], Damage> {
+    let (trailer, rest) = rest
+        .split_at_checked(8)
+        .ok_or("its gzip data is cut short")?;
+    if trailer[..4] != crc.to_le_bytes() || trailer[4..] != (length as u32).to_le_bytes() {
+        return Err("the checksum of its gzip data is wrong".into());
+    }
+    Ok(rest)
+}
+
 /// What follows the header of a gzip member.
-fn gzip_body(data: &[u8]) -> Option<&[u8]> {
+pub fn gzip_body(data: &[u8]) -> Option<&[u8]> {
     let flags = *data.get(3)?;
-    if !data.starts_with(&[0x1f, 0x8b, 8]) {
+    if !data.starts_with(&GZIP) {
         return None;
     }
     let mut at = 10;

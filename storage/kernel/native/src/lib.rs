@@ -26,6 +26,7 @@ mod record;
 mod round;
 mod scan;
 mod snappy;
+mod stream;
 mod transactions;
 mod validate;
 mod varint;

@@ -120,7 +120,8 @@ pub fn locate_batch(
 }
 
 /// Looks in `data`, which starts with a batch of which and of what follows `left` bytes are in the segment, for the first batch
-/// that ends at or above `offset`. `expected`: the last offset that the first batch has to have.
+/// that ends at or above `offset`. `expected`: the offset of the index entry that led here. The first batch ends there, or
+/// before where a broker older than 3.9 appended several batches at once and indexed the first by the offset of the last.
 #[pyfunction]
 #[pyo3(signature = (data, left, offset, expected, /))]
 pub fn find_batch(data: &[u8], left: u64, offset: i64, expected: Option<i64>) -> Place {
@@ -145,7 +146,7 @@ pub fn find_batch(data: &[u8], left: u64, offset: i64, expected: Option<i64>) ->
             return (DAMAGED, at, 0, 0, 0);
         }
         let last = base.saturating_add(i64::from(delta));
-        if at == 0 && expected.is_some_and(|expected| expected != last) {
+        if at == 0 && expected.is_some_and(|expected| last > expected) {
             return (ELSEWHERE, 0, 0, 0, 0);
         }
         if last >= offset {

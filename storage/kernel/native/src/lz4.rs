@@ -2,6 +2,7 @@
 
 use crate::errors::Damage;
 use crate::memory::{lz4_compress_block, lz4_decompress_block};
+use crate::stream::Step;
 
 const MAGIC: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];
 const BLOCK: usize = 64 << 10;
@@ -35,60 +36,90 @@ pub fn compress_at(data: &[u8], level: Option<i32>, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Appends the decompressed frame. Format V0 had a wrong header checksum, so with magic 0 it is not compared.
-pub fn decompress(data: &[u8], magic: u8, out: &mut Vec<u8>, limit: usize) -> Result<(), Damage> {
-    const CUT: &str = "its lz4 data is cut short";
-    let &[flags, block_flags] = data.get(4..6).ok_or(CUT)? else {
-        return Err(CUT.into());
-    };
-    if !data.starts_with(&MAGIC) {
-        return Err("its lz4 data does not start with a frame".into());
-    }
-    let size_code = block_flags >> 4;
-    if flags >> 6 != 1 || flags & 3 != 0 || block_flags & 0x8f != 0 || !(4..=7).contains(&size_code)
-    {
-        return Err("its lz4 frame has flags that are not known".into());
-    }
-    let largest = 1usize << (8 + 2 * size_code);
-    let (linked, checked) = (flags & 0x20 == 0, flags & 0x10 != 0);
-    let descriptor = if flags & 0x08 != 0 { 14 } else { 6 };
-    let stored = *data.get(descriptor).ok_or(CUT)?;
-    if magic > 0 && stored != (xxh32(&data[4..descriptor]) >> 8) as u8 {
-        return Err("the checksum of its lz4 header is wrong".into());
-    }
-    let start = out.len();
-    let mut rest = &data[descriptor + 1..];
-    let word = |rest: &mut &[u8]| -> Result<u32, Damage> {
-        let (bytes, after) = rest.split_at_checked(4).ok_or(CUT)?;
-        *rest = after;
-        Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
-    };
-    loop {
-        let length = word(&mut rest)?;
-        if length == 0 {
-            return Ok(());
+/// A frame that is decompressed block by block.
+pub struct Frame<'a> {
+    rest: &'a [u8],
+    largest: usize,
+    /// Blocks may refer to what came before them.
+    linked: bool,
+    checked: bool,
+}
+
+const CUT: &str = "its lz4 data is cut short";
+
+impl<'a> Frame<'a> {
+    /// Reads the header. Format V0 had a wrong checksum of it, so with magic 0 that is not compared.
+    pub fn open(data: &'a [u8], magic: u8) -> Result<Frame<'a>, Damage> {
+        let &[flags, block_flags] = data.get(4..6).ok_or(CUT)? else {
+            return Err(CUT.into());
+        };
+        if !data.starts_with(&MAGIC) {
+            return Err("its lz4 data does not start with a frame".into());
         }
-        let (block, after) = rest
+        let size_code = block_flags >> 4;
+        if flags >> 6 != 1
+            || flags & 3 != 0
+            || block_flags & 0x8f != 0
+            || !(4..=7).contains(&size_code)
+        {
+            return Err("its lz4 frame has flags that are not known".into());
+        }
+        let descriptor = if flags & 0x08 != 0 { 14 } else { 6 };
+        let stored = *data.get(descriptor).ok_or(CUT)?;
+        if magic > 0 && stored != (xxh32(&data[4..descriptor]) >> 8) as u8 {
+            return Err("the checksum of its lz4 header is wrong".into());
+        }
+        Ok(Frame {
+            rest: &data[descriptor + 1..],
+            largest: 1usize << (8 + 2 * size_code),
+            linked: flags & 0x20 == 0,
+            checked: flags & 0x10 != 0,
+        })
+    }
+
+    fn word(&mut self) -> Result<u32, Damage> {
+        let (bytes, after) = self.rest.split_at_checked(4).ok_or(CUT)?;
+        self.rest = after;
+        Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+    }
+
+    /// Appends the next block to `out`, which holds all of the frame so far, or the last 64 KiB of it.
+    pub fn next(&mut self, out: &mut Vec<u8>) -> Result<Step, Damage> {
+        let length = self.word()?;
+        if length == 0 {
+            return Ok(Step::End);
+        }
+        let (block, after) = self
+            .rest
             .split_at_checked((length & !STORED) as usize)
             .ok_or(CUT)?;
-        rest = after;
-        if block.len() > largest {
+        self.rest = after;
+        if block.len() > self.largest {
             return Err("a block of its lz4 frame is larger than the frame allows".into());
         }
-        if checked && word(&mut rest)? != xxh32(block) {
+        if self.checked && self.word()? != xxh32(block) {
             return Err("the checksum of a block of its lz4 frame is wrong".into());
         }
         if length & STORED != 0 {
             out.extend_from_slice(block);
         } else {
-            let history = if linked { out.len() - start } else { 0 };
-            lz4_decompress_block(block, out, largest, history)
+            let history = if self.linked { out.len() } else { 0 };
+            lz4_decompress_block(block, out, self.largest, history)
                 .ok_or("its lz4 data cannot be decompressed")?;
         }
+        Ok(Step::More)
+    }
+}
+
+/// Puts the decompressed frame into the empty `out`. False: it is larger than `limit`.
+pub fn decompress(data: &[u8], magic: u8, out: &mut Vec<u8>, limit: usize) -> Result<bool, Damage> {
+    let mut frame = Frame::open(data, magic)?;
+    while frame.next(out)? == Step::More {
         if out.len() > limit {
-            return Err(super::codecs::too_large(limit));
+            return Ok(false);
         }
     }
+    Ok(true)
 }
 
 /// XXH32 with seed 0, of which the frame's checksums are made.
@@ -158,7 +189,7 @@ mod tests {
             let data: Vec<u8> = (0..length).map(|i| ((i * i) >> 7) as u8).collect();
             let (mut packed, mut unpacked) = (Vec::new(), Vec::new());
             assert!(compress(&data, &mut packed));
-            assert!(decompress(&packed, 2, &mut unpacked, usize::MAX).is_ok());
+            assert!(decompress(&packed, 2, &mut unpacked, usize::MAX).unwrap());
             assert!(unpacked == data);
         }
     }

@@ -24,8 +24,8 @@ pub struct Fields {
     pub canonical: bool,
 }
 
-const OUTSIDE: &str = "a record reaches over the end of its batch";
-const MISFIT: &str = "the fields of a record do not fill its length";
+pub const OUTSIDE: &str = "a record reaches over the end of its batch";
+pub const MISFIT: &str = "the fields of a record do not fill its length";
 
 /// Start and end of the body of the record at `at`.
 #[inline(always)]

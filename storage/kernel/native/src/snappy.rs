@@ -4,6 +4,7 @@
 //! differently (valid, but other bytes). Blocks are decoded by `snap`.
 
 use crate::errors::Damage;
+use crate::stream::Step;
 
 const MAGIC: [u8; 8] = [0x82, b'S', b'N', b'A', b'P', b'P', b'Y', 0];
 const CHUNK: usize = 32 << 10;
@@ -174,42 +175,71 @@ fn copy(offset: usize, mut length: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the decompressed stream: xerial, or one raw block without a header.
-pub fn decompress(data: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<(), Damage> {
-    if !data.starts_with(&MAGIC) {
-        return decompress_block(data, out, limit);
-    }
-    let mut rest = header(data)?;
-    while !rest.is_empty() {
-        // Streams may be joined: a header may stand where a chunk could.
-        if rest.starts_with(&MAGIC) {
-            rest = header(rest)?;
-            continue;
+/// A stream that is decompressed chunk by chunk: xerial, or one raw block without a header.
+pub enum Chunks<'a> {
+    Framed(&'a [u8]),
+    /// None when it was taken.
+    Raw(Option<&'a [u8]>),
+}
+
+const CUT: &str = "its snappy data is cut short";
+
+impl<'a> Chunks<'a> {
+    pub fn open(data: &'a [u8]) -> Result<Chunks<'a>, Damage> {
+        if data.starts_with(&MAGIC) {
+            header(data).map(Chunks::Framed)
+        } else {
+            Ok(Chunks::Raw(Some(data)))
         }
-        let (length, chunks) = rest
-            .split_at_checked(4)
-            .ok_or("its snappy data is cut short")?;
-        let length = u32::from_be_bytes([length[0], length[1], length[2], length[3]]) as usize;
-        let (chunk, after) = chunks
-            .split_at_checked(length)
-            .ok_or("its snappy data is cut short")?;
-        decompress_block(chunk, out, limit)?;
-        rest = after;
     }
-    Ok(())
+
+    /// Appends the next chunk, unless `out` would then hold more than `limit` bytes.
+    pub fn next(&mut self, out: &mut Vec<u8>, limit: usize) -> Result<Step, Damage> {
+        let rest = match self {
+            Chunks::Raw(block) => {
+                return match block.take() {
+                    Some(block) => decompress_block(block, out, limit),
+                    None => Ok(Step::End),
+                }
+            }
+            Chunks::Framed(rest) => rest,
+        };
+        // Streams may be joined: a header may stand where a chunk could.
+        while rest.starts_with(&MAGIC) {
+            *rest = header(rest)?;
+        }
+        if rest.is_empty() {
+            return Ok(Step::End);
+        }
+        let (length, chunks) = rest.split_at_checked(4).ok_or(CUT)?;
+        let length = u32::from_be_bytes([length[0], length[1], length[2], length[3]]) as usize;
+        let (chunk, after) = chunks.split_at_checked(length).ok_or(CUT)?;
+        *rest = after;
+        decompress_block(chunk, out, limit)
+    }
+}
+
+/// Puts the decompressed stream into the empty `out`. False: it is larger than `limit`.
+pub fn decompress(data: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, Damage> {
+    let mut chunks = Chunks::open(data)?;
+    loop {
+        match chunks.next(out, limit)? {
+            Step::More => {}
+            Step::End => return Ok(true),
+            Step::Full => return Ok(false),
+        }
+    }
 }
 
 fn header(data: &[u8]) -> Result<&[u8], Damage> {
-    let (head, rest) = data
-        .split_at_checked(16)
-        .ok_or("its snappy data is cut short")?;
+    let (head, rest) = data.split_at_checked(16).ok_or(CUT)?;
     if i32::from_be_bytes([head[8], head[9], head[10], head[11]]) < 1 {
         return Err("its snappy stream has an unknown version".into());
     }
     Ok(rest)
 }
 
-fn decompress_block(block: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<(), Damage> {
+fn decompress_block(block: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<Step, Damage> {
     let damaged = |_| Damage::from("its snappy data cannot be decompressed");
     let length = snap::raw::decompress_len(block).map_err(damaged)?;
     // Three bytes make at most 64, so a length beyond that is a lie, and is not allocated.
@@ -218,14 +248,14 @@ fn decompress_block(block: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<(),
     }
     let used = out.len();
     if used + length > limit {
-        return Err(super::codecs::too_large(limit));
+        return Ok(Step::Full);
     }
     out.resize(used + length, 0);
     let written = snap::raw::Decoder::new()
         .decompress(block, &mut out[used..])
         .map_err(damaged)?;
     out.truncate(used + written);
-    Ok(())
+    Ok(Step::More)
 }
 
 #[cfg(test)]
@@ -250,7 +280,7 @@ mod tests {
                 .collect();
             let (mut packed, mut unpacked) = (Vec::new(), Vec::new());
             Encoder::default().compress(&data, &mut packed);
-            assert!(decompress(&packed, &mut unpacked, usize::MAX).is_ok());
+            assert!(decompress(&packed, &mut unpacked, usize::MAX).unwrap());
             assert!(unpacked == data);
         }
     }

@@ -11,9 +11,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::codecs::Codecs;
+use crate::errors::Damage;
 use crate::header::{i16_at, i32_at, i64_at, LOG_OVERHEAD, V2_HEADER};
 use crate::lz4;
 use crate::memory::{bytes_of, bytes_of_mut};
+use crate::stream::Stream;
 use crate::{record, varint};
 
 /// Smaller batches are done in less time than it takes to give the lock away and get it back.
@@ -30,6 +32,11 @@ const KNOWN: i16 = 0x7f;
 
 const ZSTD: u8 = 4;
 const LARGEST_WINDOW: u64 = 128 << 20;
+
+/// Batches that decompress to more are read as streams: a few kilobytes can become gigabytes.
+const AT_ONCE: usize = 32 << 20;
+/// Faulty records of a batch that are named; the twin has the same number.
+const MOST_ERRORS: usize = 100_000;
 
 const NO_KEY: i32 = 1;
 const TIMESTAMP: i32 = 2;
@@ -107,8 +114,12 @@ fn validate(
         return Err("its zstd frame needs a larger window than readers allow".into());
     }
     SCRATCH.with_borrow_mut(|(codecs, area)| {
-        let outcome = match codecs.decompress(codec, 2, body, area) {
-            Ok(()) => walk(area, count, rules, true),
+        let outcome = match codecs.decompress_within(codec, 2, body, area, AT_ONCE) {
+            Ok(true) => walk(area, count, rules, true),
+            Ok(false) => {
+                *area = Vec::new();
+                walk_stream(codec, body, count, rules)
+            }
             Err(damage) => Err(damage.reason),
         };
         if area.capacity() > KEPT {
@@ -157,35 +168,26 @@ fn walk(
     compressed: bool,
 ) -> Result<Summary, Cow<'static, str>> {
     let mut at = 0;
-    let mut largest = -1i64;
-    let mut consecutive = true;
-    let mut errors = Vec::new();
+    let mut tally = Tally::new(rules);
     for index in 0..count {
         let record = quick(area, at).map_or_else(|| slow(area, at), Ok);
-        let record =
-            record.map_err(|reason| Cow::Owned(format!("record {index} of {count}: {reason}")))?;
+        let record = record.map_err(|reason| of_record(index, count, reason))?;
         if compressed
             && record.end - at > rules.largest_body
             && body_length(area, at) > rules.largest_body
         {
-            let length = body_length(area, at);
-            return Err(format!(
-                "record {index} of {count} has {length} bytes, more than {}",
-                rules.largest_body
-            )
-            .into());
+            return Err(too_long(index, count, body_length(area, at), rules));
         }
         at = record.end;
-        let timestamp = rules
-            .append_time
-            .unwrap_or_else(|| rules.base_timestamp.wrapping_add(record.timestamp_delta));
-        consecutive &= record.offset_delta == index;
-        if rules.keys_required && !record.has_key {
-            errors.push((index, NO_KEY, timestamp));
-        } else if timestamp != -1 && !(rules.earliest..=rules.latest).contains(&timestamp) {
-            errors.push((index, TIMESTAMP, timestamp));
+        tally.take(
+            index,
+            record.timestamp_delta,
+            record.offset_delta,
+            record.has_key,
+        );
+        if tally.is_full() {
+            return Ok(tally.done());
         }
-        largest = largest.max(timestamp);
     }
     if at != area.len() {
         return Err(format!(
@@ -194,7 +196,89 @@ fn walk(
         )
         .into());
     }
-    Ok((true, largest, consecutive, errors))
+    Ok(tally.done())
+}
+
+/// As `walk`, of a batch that decompresses to more than anyone wants to hold.
+#[inline(never)]
+fn walk_stream(
+    codec: u8,
+    body: &[u8],
+    count: i32,
+    rules: Rules,
+) -> Result<Summary, Cow<'static, str>> {
+    let mut stream = Stream::open(codec, body).map_err(|damage| damage.reason)?;
+    let mut tally = Tally::new(rules);
+    for index in 0..count {
+        let damaged = |damage: Damage| of_record(index, count, &damage.reason);
+        let length = stream.record_length().map_err(damaged)?;
+        if length > rules.largest_body {
+            return Err(too_long(index, count, length, rules));
+        }
+        let seen = stream.record(length).map_err(damaged)?;
+        tally.take(index, seen.timestamp_delta, seen.offset_delta, seen.has_key);
+        if tally.is_full() {
+            return Ok(tally.done());
+        }
+    }
+    match stream.is_through() {
+        Ok(true) => Ok(tally.done()),
+        Ok(false) => Err(format!("bytes are left after its {count} records").into()),
+        Err(damage) => Err(damage.reason),
+    }
+}
+
+fn of_record(index: i32, count: i32, reason: &str) -> Cow<'static, str> {
+    format!("record {index} of {count}: {reason}").into()
+}
+
+fn too_long(index: i32, count: i32, length: usize, rules: Rules) -> Cow<'static, str> {
+    let most = rules.largest_body;
+    format!("record {index} of {count} has {length} bytes, more than {most}").into()
+}
+
+/// What is found of the records of a batch, one after the other.
+struct Tally {
+    rules: Rules,
+    largest: i64,
+    consecutive: bool,
+    errors: Vec<RecordError>,
+}
+
+impl Tally {
+    fn new(rules: Rules) -> Tally {
+        Tally {
+            rules,
+            largest: -1,
+            consecutive: true,
+            errors: Vec::new(),
+        }
+    }
+
+    #[inline(always)]
+    fn take(&mut self, index: i32, timestamp_delta: i64, offset_delta: i32, has_key: bool) {
+        let rules = &self.rules;
+        let timestamp = rules
+            .append_time
+            .unwrap_or_else(|| rules.base_timestamp.wrapping_add(timestamp_delta));
+        self.consecutive &= offset_delta == index;
+        if rules.keys_required && !has_key {
+            self.errors.push((index, NO_KEY, timestamp));
+        } else if timestamp != -1 && !(rules.earliest..=rules.latest).contains(&timestamp) {
+            self.errors.push((index, TIMESTAMP, timestamp));
+        }
+        self.largest = self.largest.max(timestamp);
+    }
+
+    /// The batch is refused, and enough is said about why.
+    #[inline(always)]
+    fn is_full(&self) -> bool {
+        self.errors.len() >= MOST_ERRORS
+    }
+
+    fn done(self) -> Summary {
+        (true, self.largest, self.consecutive, self.errors)
+    }
 }
 
 /// What a check has to know of one record.
