@@ -20,6 +20,7 @@ _BOUNDS: dict[str, tuple[int | None, int | None]] = {
     "share.assignment.interval.ms": (0, 15_000),
     "streams.num.warmup.replicas": (None, 20),
 }
+_TAGS = "streams.rack.aware.assignment.tags"
 _DEAD_LETTERS = "errors.deadletterqueue.topic.name"
 
 
@@ -33,6 +34,9 @@ def limits_error(configs: Mapping[str, str], daemon: DaemonConfig) -> str | None
             return f"{name} must be greater than or equal to group.{_limit(name, 'min')}, which is {least}"
         if most is not None and value > most:
             return f"{name} must be less than or equal to group.{_limit(name, 'max')}, which is {most}"
+    tags = [each.strip() for each in configs.get(_TAGS, "").split(",")]
+    if len(set(tags)) < len(tags):
+        return f"{_TAGS} must not contain duplicate tag keys."
     assignors = daemon.group_streams_assignors
     assignor = configs.get("streams.assignor.name", assignors[0]).strip()
     if assignor not in assignors:
