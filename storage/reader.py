@@ -16,6 +16,7 @@ import msgspec
 from compactd.config.errors import StorageIOError
 from compactd.storage import files
 from compactd.storage.kernel.interface import AbortedTransaction
+from compactd.storage.kernel.timestamps import record_at_time
 from compactd.storage.live_segment import LiveSegment, Located
 from compactd.storage.local_log import OffsetPosition, View
 from compactd.storage.open_files import OpenFile
@@ -208,9 +209,9 @@ def _search_segment(segment: LiveSegment, timestamp: int, first_offset: int) -> 
     for batch in _batches(segment, from_offset):
         if batch.header.max_timestamp < timestamp:
             continue
-        for record in batch.records():
-            if record.timestamp >= timestamp and record.offset >= first_offset:
-                return TimestampOffset(record.timestamp, record.offset, batch.header.leader_epoch)
+        found = record_at_time(batch, timestamp, first_offset)
+        if found is not None:
+            return TimestampOffset(found[1], found[0], batch.header.leader_epoch)
     return None
 
 

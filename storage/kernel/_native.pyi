@@ -55,6 +55,16 @@ def scan_segment(
     produced_from: int = 0,
     start_position: int = 0,
 ) -> tuple[ScannedCounts, bytes, bytes, list[tuple[int, int]], bytes, ScannedFault | None, bool]: ...
+def find_timestamp(
+    batch: bytes | bytearray | memoryview,
+    codec: int,
+    count: int,
+    base_timestamp: int,
+    append_time: int | None,
+    timestamp: int,
+    first_delta: int,
+    /,
+) -> tuple[int, int] | None: ...
 def lz4_frame(data: bytes, level: int) -> bytes: ...
 def plain_area(batch: bytes | bytearray | memoryview, codec: int, count: int) -> bytes | None: ...
 def compress_area(codec: int, area: bytes) -> bytes: ...

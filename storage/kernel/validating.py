@@ -19,6 +19,7 @@ __all__ = [
     "Summary",
     "append_batch",
     "compress_area",
+    "find_timestamp",
     "make_admission",
     "plain_area",
     "validate_batch",
@@ -102,6 +103,11 @@ def make_admission(
     return made
 
 
+#: (batch, codec, count, base timestamp, append time or None, timestamp, first offset delta): (offset delta, timestamp) of the
+#: first record that is late and high enough. ValueError for records that do not fit their lengths.
+FindTimestamp = Callable[[bytes | bytearray | memoryview, int, int, int, int | None, int, int], tuple[int, int] | None]
+
 #: None where the native kernel is not in use.
+find_timestamp: FindTimestamp | None = getattr(_native(), "find_timestamp", None)
 append_batch: AppendBatch | None = getattr(_native(), "append_batch", None)
 validate_batch: ValidateBatch = reference.validate_batch if (_module := _native()) is None else _module.validate_batch

@@ -12,6 +12,7 @@ from tests import leftovers
 from tests.integration import servers
 from tests.integration.clients import franz
 from tests.integration.clients.aio_kafka import AioKafka
+from tests.integration.clients.go_build import CannotBuildError
 from tests.integration.clients.interface import Client
 from tests.integration.clients.java import Java
 from tests.integration.clients.kafka_python import KafkaPython
@@ -62,7 +63,7 @@ def clients(_oracle_process: Oracle) -> Iterator[dict[str, Client]]:
             go = stack.enter_context(franz.Franz(franz.build()))
             stack.enter_context(leftovers.revived(go.revive))
             found.append(go)
-        except franz.CannotBuildError as error:
+        except CannotBuildError as error:
             _MISSING["franz-go"] = str(error)
         yield {client.name: client for client in found}
 

@@ -185,7 +185,7 @@ def document() -> str:
     lines = [
         "# Where compactd differs from Kafka 4.4.0",
         "",
-        "Found by asking both the same in every version of every API, by running Kafka's tools on both, and with five client",
+        "Found by asking both the same in every version of every API, by running Kafka's tools on both, and with seven client",
         "libraries (`tests/integration`). What is not listed here is answered alike, field by field. This file is written from",
         "the table that the tests use: `python -m tests.integration.differences`.",
         "",

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 
+#: Bytes that one record holds at most.
+_RECORD = 16 << 10
 #: Bytes that are encrypted in one go, and after how many others get a turn.
 _AT_ONCE = 64 << 10
 _TURN = 1 << 20
@@ -125,6 +127,9 @@ class TlsConnection(Connection):
                 self._has_ended = True
                 return count
             count += received
+            if received < _RECORD and not self._encrypted.pending():
+                # A message's last record, it seems; if not, the socket tells. To be refused takes as long as to be given.
+                break
         if count == 0:
             raise BlockingIOError
         return count
@@ -148,7 +153,24 @@ class TlsConnection(Connection):
     # ---- sending
 
     def _put(self, result: Encoded | None) -> bool:
-        return result is None
+        if result is None:
+            return True
+        size = total_size(result.parts)
+        if size + 4 > _RECORD:
+            return False
+        data = bytearray(size.to_bytes(4, "big"))
+        for part in result.parts:
+            if not isinstance(part, (bytes, bytearray, memoryview)):
+                return False
+            data += part
+        try:
+            # One record, which goes out whole or not at all.
+            self._encrypted.send(data)
+        except OSError:
+            return (
+                False  # there is no room: the task sends just this when there is; or whatever it is, it meets it, too
+            )
+        return True
 
     async def _send(self, encoded: Encoded) -> None:
         """As few TLS records as the answer needs."""

@@ -1,6 +1,6 @@
 """Finding the place of a fetch: the entry of an index, and the batch behind it (facts 2.5, 2.6).
 
-The executable specification of `storage/kernel/native/src/lookup.rs`.
+The executable specification of `storage/kernel/native/src/log/lookup.rs`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading a segment's batch headers once, CRCs included: the plain twin of native/src/scan.rs (facts 8.3, 10.4).
+"""Reading a segment's batch headers once, CRCs included: the plain twin of native/src/log/scan (facts 8.3, 10.4).
 
 Same arguments, same result, same words. `storage.kernel.scanning` gives it a shape.
 """

@@ -1,6 +1,6 @@
 """One pass over a V2 batch on its way into the log: CRC, every length, keys, timestamps, offsets (facts 10.1, 10.2).
 
-The executable specification of `storage/kernel/native/src/validate.rs`, and what validates where Rust was not there.
+The executable specification of `storage/kernel/native/src/log/validate.rs`, and what validates where Rust was not there.
 """
 
 from __future__ import annotations

@@ -6,16 +6,15 @@ import base64
 import json
 import os
 import select
-import shutil
 import subprocess
 import tempfile
 import time
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.integration.clients import go_build
 from tests.integration.clients.interface import GROUP_PROTOCOLS, SECONDS
 from tests.integration.records import Message, Outcome, Record, Refused
 from tests.integration.servers import Server
@@ -23,36 +22,9 @@ from tests.integration.servers import Server
 _SOURCE = Path(__file__).parent.parent / "franz"
 
 
-class CannotBuildError(Exception):
-    """Why there is no franz-go here."""
-
-
 def build() -> Path:
-    """The program, built at first use into a cache. CannotBuildError without Go or its modules."""
-    if shutil.which("go") is None:
-        raise CannotBuildError("go is not on the PATH")
-    sources = sorted(path for path in _SOURCE.iterdir() if path.is_file())
-    stamp = zlib.crc32(b"".join(path.read_bytes() for path in sources))
-    home = Path(os.environ.get("COMPACTD_ORACLE_HOME", Path.home() / ".cache" / "compactd-oracle"))
-    program = home / f"franz-{stamp:08x}"
-    if not program.exists():
-        home.mkdir(parents=True, exist_ok=True)
-        made = home / f"{program.name}.{os.getpid()}"
-        try:
-            done = subprocess.run(
-                ["go", "build", "-o", str(made), "."],
-                cwd=_SOURCE,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=200,
-            )
-        except subprocess.TimeoutExpired:
-            raise CannotBuildError("go build: no end after 200 s") from None
-        if done.returncode != 0:
-            raise CannotBuildError(f"go build: {done.stderr.strip()[-500:]}")
-        made.rename(program)
-    return program
+    """The program. CannotBuildError without Go or its modules."""
+    return go_build.build(_SOURCE)
 
 
 class Franz:

@@ -9,8 +9,11 @@ import pytest
 
 from compactd.storage.kernel.reference.validate import MOST_ERRORS, NO_KEY
 from compactd.storage.kernel.reference.validate import validate_batch as reference
+from compactd.storage.kernel.timestamps import record_at_time, search
 from compactd.storage.kernel.validating import compress_area
 from compactd.storage.kernel.validating import validate_batch as chosen
+from compactd.storage.records.batch import Batch, read_header
+from compactd.storage.records.builder import assemble_batch
 from compactd.storage.records.codecs import Codec
 from compactd.storage.records.crc import crc32c
 from compactd.storage.records.varint import write_varint
@@ -90,6 +93,32 @@ def test_no_more_faulty_records_are_named_than_anyone_reads(size: int) -> None:
     expected, found = check(area, Codec.ZSTD, MOST_ERRORS + 5, keys=True)
     assert found == expected
     assert isinstance(found, tuple) and len(found[3]) == MOST_ERRORS
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize(
+    ("timestamp", "first_offset"), [(NOW, 0), (NOW + 499, 0), (NOW, 502), (NOW + 502, 0), (NOW + 503, 0)]
+)
+def test_a_lookup_by_time_finds_the_same_record(codec: int, timestamp: int, first_offset: int) -> None:
+    """In front of the large record, behind it, and nowhere."""
+    body = compressed(codec, SOUND)
+    data = assemble_batch(
+        body,
+        base_offset=0,
+        leader_epoch=0,
+        attributes=codec,
+        last_offset_delta=502,
+        base_timestamp=NOW,
+        max_timestamp=NOW + 502,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        count=503,
+    )
+    batch = Batch(read_header(data, 0), data)
+    wanted = max(first_offset, timestamp - NOW)
+    expected = (wanted, NOW + wanted) if wanted < 503 else None
+    assert search(batch, timestamp, first_offset) == record_at_time(batch, timestamp, first_offset) == expected
 
 
 _BOMB = """

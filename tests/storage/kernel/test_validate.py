@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from compactd.config.settings import TopicConfig
 from compactd.storage.kernel.reference.validate import validate_batch as reference
+from compactd.storage.kernel.timestamps import record_at_time, search
 from compactd.storage.kernel.validating import make_admission
 from compactd.storage.kernel.validating import validate_batch as chosen
 from compactd.storage.producer_append import Origin
-from compactd.storage.records.batch import read_header
+from compactd.storage.records.batch import Batch, read_header
 from compactd.storage.records.builder import build_batch
 from compactd.storage.records.crc import crc32c
 from compactd.storage.records.record import Record
@@ -94,6 +95,24 @@ def test_both_answer_the_same(
         return
     assert theirs == ours
     assert chosen(data, header.crc ^ 1, *arguments[1:]) == (False, -1, False, [])
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(
+    drawn=records,
+    codec=st.sampled_from([0, 0, 1, 2, 3, 4]),
+    append_time=st.sampled_from([None, NOW]),
+    base=st.sampled_from([0, 1000]),
+    timestamp=st.sampled_from([-1, 0, NOW - 5, NOW, NOW + 1, NOW + 10**10, NOW + 10**11]),
+    first=st.integers(-1, 6),
+)
+def test_a_lookup_by_time_finds_the_same_record(
+    drawn: list[Any], codec: int, append_time: int | None, base: int, timestamp: int, first: int
+) -> None:
+    batch = [Record(base + n, time, key, value, tuple(headers)) for n, (key, value, time, headers) in enumerate(drawn)]
+    data = build_batch(batch, base_offset=base, codec=codec, log_append_time_ms=append_time)
+    whole = Batch(read_header(data, 0), data)
+    assert record_at_time(whole, timestamp, base + first) == search(whole, timestamp, base + first)
 
 
 @settings(max_examples=examples(300), deadline=None)

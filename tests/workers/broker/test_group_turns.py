@@ -24,7 +24,7 @@ from tests.workers.broker.harness import RawClient
 from tests.workers.broker.test_groups import LEAVE, LIST, create, enter, fetched, found, join_body, stable
 
 COUNT = 40
-COMMIT = 8
+COMMIT, DELETE_OFFSETS = 8, 47
 
 
 @pytest.fixture
@@ -88,6 +88,31 @@ def test_who_reads_meanwhile_sees_all_of_a_commit_or_nothing(broker: CatalogueBr
     # One commit after another, each from one turn to the next.
     assert different == [{0}, {1}, {2}, {3}]
     assert len(fetched(client, "g", None)) == COUNT
+
+
+def test_who_reads_meanwhile_sees_all_of_a_deletion_or_nothing(broker: CatalogueBroker, client: RawClient) -> None:
+    async def run(context: Context) -> tuple[list[int], Any]:
+        state = the_shard(context).state
+        seen: list[int] = []
+
+        async def watch() -> None:
+            while True:
+                seen.append(len(state.offsets.get("g", {})))
+                await asyncio.sleep(0)
+
+        await asked(context, COMMIT, 9, **commit_body(1))
+        rows = [SimpleNamespace(partition_index=number) for number in range(COUNT)]
+        beside = asyncio.ensure_future(watch())
+        topics = [SimpleNamespace(name="t", partitions=rows)]
+        answer = await asked(context, DELETE_OFFSETS, 0, group_id="g", topics=topics)
+        beside.cancel()
+        return seen, answer
+
+    seen, answer = broker.in_loop(run)
+    assert [row["error_code"] for row in answer["topics"][0]["partitions"]] == [0] * COUNT
+    assert seen.count(COUNT) > COUNT
+    assert set(seen) == {0, COUNT}
+    assert fetched(client, "g", None) == {}
 
 
 def test_a_group_that_goes_while_a_commit_is_planned_takes_nothing(broker: CatalogueBroker) -> None:

@@ -183,7 +183,7 @@ async def _deletion(
     found: dict[str, ErrorCode] = {}
     async for group_id in in_turns(group_ids):
         try:
-            records += _end(shard, group_id)
+            records += await _end(shard, group_id)
             found[group_id] = ErrorCode.NONE
         except GroupError as error:
             found[group_id] = error.code
@@ -196,7 +196,7 @@ async def _deletion(
     return records, apply, found
 
 
-def _end(shard: Shard, group_id: str) -> list[KeyValue]:
+async def _end(shard: Shard, group_id: str) -> list[KeyValue]:
     """Tombstones of all that a group has. GroupError."""
     state = shard.state
     group, consumers, streams = shard.group(group_id), shard.consumers.get(group_id), shard.streams.get(group_id)
@@ -210,5 +210,5 @@ def _end(shard: Shard, group_id: str) -> list[KeyValue]:
     ):
         raise GroupError(ErrorCode.NON_EMPTY_GROUP)
     places = [*state.offsets.get(group_id, {}), *state.pending_of(group_id)]
-    records = [offset_record(group_id, *where, None) for where in dict.fromkeys(places)]
+    records = [offset_record(group_id, *where, None) async for where in in_turns(dict.fromkeys(places))]
     return [*records, *end_records(shard, group_id)]

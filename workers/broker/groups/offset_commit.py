@@ -24,6 +24,7 @@ from compactd.workers.broker.groups.shard import Shard
 from compactd.workers.broker.groups.subscription import CONSUMER
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
+from compactd.workers.broker.turns import in_turns
 
 #: From here on an unknown group has a code of its own; and topics have ids.
 _KNOWS_GROUP, _WITH_IDS = 9, 10
@@ -76,30 +77,22 @@ async def offset_delete(context: Context, header: RequestHeader, request: Any) -
     denied = {name for name in names if not allowed(header, Operation.READ, Resource.TOPIC, name)}
     try:
         shard = context.part(GroupCoordinator).shard(request.group_id)
-        errors = await shard.commit(lambda now: _deletion(context, shard, request, denied))
+        errors = await shard.commit_in_turns(lambda _: _deletion(context, shard, request, denied))
     except GroupError as error:
         return {"error_code": error.code}
-    return {
-        "error_code": ErrorCode.NONE,
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [
-                    {
-                        "partition_index": each.partition_index,
-                        "error_code": errors[topic.name, each.partition_index],
-                    }
-                    for each in topic.partitions
-                ],
-            }
-            for topic in request.topics
-        ],
-    }
+    topics = []
+    for topic in request.topics:
+        rows = [
+            {"partition_index": each.partition_index, "error_code": errors[topic.name, each.partition_index]}
+            async for each in in_turns(topic.partitions)
+        ]
+        topics.append({"name": topic.name, "partitions": rows})
+    return {"error_code": ErrorCode.NONE, "topics": topics}
 
 
-def _deletion(
+async def _deletion(
     context: Context, shard: Shard, request: Any, denied: Collection[str]
-) -> tuple[list[KeyValue], Callable[[int], None], dict[tuple[str, int], ErrorCode]]:
+) -> tuple[list[KeyValue], Callable[[int], Awaitable[None]], dict[tuple[str, int], ErrorCode]]:
     group = shard.group(request.group_id)
     made_here = shard.consumers.get(request.group_id) or shard.streams.get(request.group_id)
     other = shard.state.others.get(request.group_id)
@@ -119,7 +112,7 @@ def _deletion(
     errors: dict[tuple[str, int], ErrorCode] = {}
     doomed = []
     for topic in request.topics:
-        for each in topic.partitions:
+        async for each in in_turns(topic.partitions):
             where = (topic.name, each.partition_index)
             if topic.name in denied:
                 errors[where] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -132,8 +125,9 @@ def _deletion(
                 if where in stored:
                     doomed.append(where)
 
-    def apply(_: int) -> None:
+    async def apply(_: int) -> None:
         for where in doomed:
             shard.state.forget(request.group_id, where)
 
-    return [offset_record(request.group_id, *where, None) for where in doomed], apply, errors
+    records = [offset_record(request.group_id, *where, None) async for where in in_turns(doomed)]
+    return records, apply, errors

@@ -6,20 +6,24 @@ which only grows, and within a bucket the order of insertion. Not followed: a bu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 
 _SMALLEST = 16
 
 Key = tuple[str, int]
 
 
-def string_hash(text: str) -> int:
-    """String.hashCode as an unsigned number: h = 31 h + UTF-16 unit."""
+def _string_hash(text: str) -> int:
     value = 0
     data = text.encode("utf-16-be", "surrogatepass")
     for index in range(0, len(data), 2):
         value = (31 * value + (data[index] << 8 | data[index + 1])) & 0xFFFFFFFF
     return value
+
+
+#: String.hashCode as an unsigned number: h = 31 h + UTF-16 unit.
+string_hash: Callable[[str], int] = lru_cache(maxsize=1024)(_string_hash)
 
 
 def partition_of(identity: str, partitions: int) -> int:

@@ -19,6 +19,7 @@ from compactd.workers.broker.peers import PeerError, Peers
 from compactd.workers.broker.transactions.open_at_load import OpenAtLoad, OpenTransaction
 from compactd.workers.broker.transactions.partition_errors import PartitionErrors
 from compactd.workers.broker.transactions.transaction import EPOCH_BUMPS, TopicPartitionKey
+from compactd.workers.broker.turns import in_turns
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class MarkerWriter:
 
     async def write_here(self, marker: Marker, keys: Iterable[TopicPartitionKey]) -> dict[TopicPartitionKey, ErrorCode]:
         """As `write`, for partitions of this broker."""
-        return {key: await self._write_one(marker, key) for key in keys}
+        return {key: await self._write_one(marker, key) async for key in in_turns(keys)}
 
     async def _write_one(self, marker: Marker, key: TopicPartitionKey) -> ErrorCode:
         partition = self._context.partitions.get(*key)

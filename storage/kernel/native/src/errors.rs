@@ -11,6 +11,13 @@ pub struct Damage {
     pub crc: Option<(u32, u32)>,
 }
 
+impl Damage {
+    /// `limit`: bytes that decompressed records may have.
+    pub fn too_large(limit: usize) -> Damage {
+        format!("its records decompress to more than {limit} bytes").into()
+    }
+}
+
 impl From<&'static str> for Damage {
     fn from(reason: &'static str) -> Self {
         Damage {
