@@ -20,7 +20,7 @@ lint: $(STAMP)
 
 # mypy does not follow the editable finder: check an installed copy.
 types: $(STAMP)
-	rm -rf build/types build/lib
+	rm -rf build/types build/lib*
 	$(BIN)/pip install -q --no-deps --no-build-isolation --target build/types . 
 	MYPYPATH=build/types $(BIN)/mypy -p compactd
 

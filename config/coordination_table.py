@@ -41,7 +41,7 @@ GROUPS: tuple[Setting, ...] = (
         "group.coordinator.rebalance.protocols",
         Kind.LIST,
         ("classic", "consumer", "streams"),
-        "protocols of groups; without consumer there are no groups of KIP-848. Streams groups are not served",
+        "protocols of groups; without consumer there are no groups of KIP-848, without streams none of KIP-1071",
         choices=("classic", "consumer", "share", "streams"),
         may_be_empty=False,
     ),

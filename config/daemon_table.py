@@ -11,6 +11,7 @@ from compactd.config.coordination_table import GROUPS, TRANSACTIONS
 from compactd.config.daemon_rows import kafka, own
 from compactd.config.listeners import DEFAULT_PROTOCOLS
 from compactd.config.setting import INT_MAX, Dynamic, Kind, Setting, Unit
+from compactd.config.streams_table import STREAMS
 
 _NETWORK: tuple[Setting, ...] = (
     kafka("node.id", Kind.INT, 1, "number of this node; worker k > 0 is node.id + 1000000 x k", low=0),
@@ -255,6 +256,7 @@ DAEMON_SETTINGS: tuple[Setting, ...] = (
     + _TOPICS
     + _CLEANING
     + GROUPS
+    + STREAMS
     + TRANSACTIONS
     + _CATALOGUE
     + _PROCESSES

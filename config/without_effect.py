@@ -30,7 +30,7 @@ _TIERED = "there is no tiered storage"
 _PURGATORY = "it is about how Kafka keeps requests that wait"
 _METRICS = "metrics are had at metrics.listener"
 _SHARE = "there are no share groups"
-_STREAMS = "there are no streams groups"
+_NO_WARMUPS = "Kafka 4.4.0 assigns no warmup tasks"
 _PROCESSES = "requests are handled in processes, whose number is broker.workers"
 _AT_ONCE = "records of groups are written at once, in the loop of their broker"
 _TESTS = "it is one of Kafka's for its own tests"
@@ -87,7 +87,9 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ("share.", _SHARE),
     ("group.share.", _SHARE),
     ("errors.deadletterqueue.", _SHARE),
-    ("group.streams.", _STREAMS),
+    ("group.streams.assignor.offload.enable", _AT_ONCE),
+    ("group.streams.topology.description.plugin.class", "no class is named"),
+    ("group.streams.", _NO_WARMUPS),
     ("telemetry.", "clients are not asked for their metrics"),
     ("transaction.two.phase.commit.enable", "transactions are committed in one phase"),
     ("alter.config.policy.class.name", "no class is named"),

@@ -1,6 +1,6 @@
 """Whether settings of one group fit the limits of its broker, as Kafka's GroupConfig.validate has it (KIP-1331 and before).
 
-The limits of consumer groups are the daemon's own; share and streams groups are kept untouched, so theirs are Kafka's
+The limits of consumer and streams groups are the daemon's own; share groups are kept untouched, so theirs are Kafka's
 defaults: what is stored has to be something that Kafka takes again.
 """
 
@@ -18,20 +18,15 @@ _BOUNDS: dict[str, tuple[int | None, int | None]] = {
     "share.delivery.count.limit": (2, 10),
     "share.partition.max.record.locks": (100, 4_000),
     "share.assignment.interval.ms": (0, 15_000),
-    "streams.heartbeat.interval.ms": (5_000, 15_000),
-    "streams.session.timeout.ms": (45_000, 60_000),
-    "streams.num.standby.replicas": (None, 2),
-    "streams.assignment.interval.ms": (0, 15_000),
-    "streams.task.offset.interval.ms": (15_000, None),
     "streams.num.warmup.replicas": (None, 20),
 }
-_STREAMS_ASSIGNORS = ("sticky",)
+_TAGS = "streams.rack.aware.assignment.tags"
 _DEAD_LETTERS = "errors.deadletterqueue.topic.name"
 
 
 def limits_error(configs: Mapping[str, str], daemon: DaemonConfig) -> str | None:
     """Why these settings of one group (all of them, each good by itself) can't be stored; None when they can."""
-    for name, (least, most) in {**_consumer_bounds(daemon), **_BOUNDS}.items():
+    for name, (least, most) in {**_consumer_bounds(daemon), **_streams_bounds(daemon), **_BOUNDS}.items():
         value = int(configs.get(name, least if least is not None else most or 0))
         if least is not None and most is not None and not least <= value <= most:
             return f"{name} must be in the range {least} to {most} inclusive."
@@ -39,13 +34,17 @@ def limits_error(configs: Mapping[str, str], daemon: DaemonConfig) -> str | None
             return f"{name} must be greater than or equal to group.{_limit(name, 'min')}, which is {least}"
         if most is not None and value > most:
             return f"{name} must be less than or equal to group.{_limit(name, 'max')}, which is {most}"
-    assignor = configs.get("streams.assignor.name", _STREAMS_ASSIGNORS[0]).strip()
-    if assignor not in _STREAMS_ASSIGNORS:
-        return f"streams.assignor.name must be one of {', '.join(_STREAMS_ASSIGNORS)}, not {assignor}"
+    tags = [each.strip() for each in configs.get(_TAGS, "").split(",")]
+    if len(set(tags)) < len(tags):
+        return f"{_TAGS} must not contain duplicate tag keys."
+    assignors = daemon.group_streams_assignors
+    assignor = configs.get("streams.assignor.name", assignors[0]).strip()
+    if assignor not in assignors:
+        return f"streams.assignor.name must be one of {', '.join(assignors)}, not {assignor}"
     defaults = {
         "consumer": (daemon.group_consumer_session_timeout_ms, daemon.group_consumer_heartbeat_interval_ms),
         "share": (45_000, 5_000),
-        "streams": (45_000, 5_000),
+        "streams": (daemon.group_streams_session_timeout_ms, daemon.group_streams_heartbeat_interval_ms),
     }
     for kind, (session, heartbeat) in defaults.items():
         names = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
@@ -70,6 +69,25 @@ def _consumer_bounds(daemon: DaemonConfig) -> dict[str, tuple[int, int]]:
             daemon.group_consumer_min_assignment_interval_ms,
             daemon.group_consumer_max_assignment_interval_ms,
         ),
+    }
+
+
+def _streams_bounds(daemon: DaemonConfig) -> dict[str, tuple[int | None, int | None]]:
+    return {
+        "streams.heartbeat.interval.ms": (
+            daemon.group_streams_min_heartbeat_interval_ms,
+            daemon.group_streams_max_heartbeat_interval_ms,
+        ),
+        "streams.session.timeout.ms": (
+            daemon.group_streams_min_session_timeout_ms,
+            daemon.group_streams_max_session_timeout_ms,
+        ),
+        "streams.num.standby.replicas": (None, daemon.group_streams_max_standby_replicas),
+        "streams.assignment.interval.ms": (
+            daemon.group_streams_min_assignment_interval_ms,
+            daemon.group_streams_max_assignment_interval_ms,
+        ),
+        "streams.task.offset.interval.ms": (daemon.group_streams_min_task_offset_interval_ms, None),
     }
 
 

@@ -33,13 +33,9 @@ LEFT_OUT: dict[tuple[int, ...], tuple[str, str]] = {
         "ShareGroupHeartbeat, -Describe, ShareFetch, ShareAcknowledge, the states and offsets of share groups",
         "share groups",
     ),
-    (88, 89, 93): (
-        "StreamsGroupHeartbeat, -Describe, -TopologyDescriptionUpdate",
-        "streams groups (KIP-1071)",
-    ),
 }
 #: Features that go with them.
-LEFT_OUT_FEATURES = ("share.version", "streams.version")
+LEFT_OUT_FEATURES = ("share.version",)
 
 ANSWERS: tuple[Difference, ...] = (
     Difference(
@@ -47,6 +43,13 @@ ANSWERS: tuple[Difference, ...] = (
         r"API 3 v1[23], by neither",
         "Metadata 12 and 13 for a topic that is given neither by name nor by id",
         "Kafka fails (UNKNOWN_SERVER_ERROR); compactd says INVALID_TOPIC_EXCEPTION for that topic and answers the others.",
+    ),
+    Difference(
+        "streams",
+        r"API 88 v[01], endpoint without topics",
+        "A streams group whose source topics are missing, with members that tell where they may be asked (application.server)",
+        "Kafka 4.4.0 fails at their heartbeats (UNKNOWN_SERVER_ERROR); compactd says what is missing, and of the endpoints "
+        "that they have no partitions.",
     ),
     Difference(
         "admin",
@@ -120,6 +123,11 @@ GENERAL: tuple[tuple[str, str], ...] = (
         'As many members that ask for "range" as for "uniform"',
         "Kafka 4.4.0 raises the group's epoch at every heartbeat, for ever; compactd only when a member changes its "
         "assignor.",
+    ),
+    (
+        "A streams member that is refused because another one has its instance id",
+        "During a rebalance Kafka 4.4.0 gives it the other one's place in what it remembers of the assignment, so that the "
+        "one that is there is told at its next heartbeat to run nothing; in compactd that gets its tasks.",
     ),
     (
         "Regular expressions of consumer groups",
@@ -209,7 +217,7 @@ def document() -> str:
         "|---|---|---|",
         *(f"| {', '.join(map(str, apis))} | {which} | {why} |" for apis, (which, why) in LEFT_OUT.items()),
         "",
-        f"The features {' and '.join(f'`{name}`' for name in LEFT_OUT_FEATURES)} are left out with them.",
+        f"The feature {' and '.join(f'`{name}`' for name in LEFT_OUT_FEATURES)} is left out with them.",
         "",
         "## Answered otherwise",
         "",

@@ -100,8 +100,8 @@ def elections(script: Transcript, _home: Path) -> None:
 
 
 def features(script: Transcript, _home: Path) -> None:
-    """FeatureCommand: what can be, what is, up and down, and what is refused. Share groups and streams are not served here."""
-    unserved = r"Feature: (share|streams)\.version"
+    """FeatureCommand: what can be, what is, up and down, and what is refused. Share groups are not served here."""
+    unserved = r"Feature: share\.version"
     script.run("FeatureCommand", "describe", ordered=False, ignored=unserved + r"|SupportedMinVersion.*Epoch")
     for arguments in (
         ("upgrade", "--feature", "group.version=1"), ("downgrade", "--feature", "group.version=0"),

@@ -22,7 +22,6 @@ class PlainSetting(NamedTuple):
 _TIERED = "Of tiered storage, which is not to be had here: stored for Kafka."
 _COPIES = "Of copying between brokers, and this node is alone: stored for Kafka."
 _SHARE = "Of share groups, which are not served here: stored for Kafka."
-_STREAMS = "Of streams groups, which are not served here: stored for Kafka."
 
 TOPIC: Mapping[str, PlainSetting] = {
     "errors.deadletterqueue.group.enable": PlainSetting("BOOLEAN", "false", None, _SHARE),
@@ -69,17 +68,33 @@ GROUP: Mapping[str, PlainSetting] = {
     "share.record.lock.duration.ms": PlainSetting("INT", "30000", "group.share.record.lock.duration.ms", _SHARE),
     "share.renew.acknowledge.enable": PlainSetting("BOOLEAN", "true", "share.renew.acknowledge.enable", _SHARE),
     "share.session.timeout.ms": PlainSetting("INT", "45000", "group.share.session.timeout.ms", _SHARE),
-    "streams.assignment.interval.ms": PlainSetting("INT", "1000", "group.streams.assignment.interval.ms", _STREAMS),
-    "streams.assignor.name": PlainSetting("STRING", "sticky", "group.streams.assignors", _STREAMS),
-    "streams.heartbeat.interval.ms": PlainSetting("INT", "5000", "group.streams.heartbeat.interval.ms", _STREAMS),
+    "streams.assignment.interval.ms": PlainSetting(
+        "INT", "1000", "group.streams.assignment.interval.ms", "Least time between two assignments of a streams group."
+    ),
+    "streams.assignor.name": PlainSetting(
+        "STRING",
+        "sticky",
+        "group.streams.assignors",
+        "The assignor of a streams group, one of group.streams.assignors.",
+    ),
+    "streams.heartbeat.interval.ms": PlainSetting(
+        "INT", "5000", "group.streams.heartbeat.interval.ms", "How often members of a streams group say that they live."
+    ),
     "streams.initial.rebalance.delay.ms": PlainSetting(
-        "INT", "3000", "group.streams.initial.rebalance.delay.ms", _STREAMS
+        "INT", "3000", "group.streams.initial.rebalance.delay.ms", "How long a new streams group waits for members."
     ),
-    "streams.num.standby.replicas": PlainSetting("INT", "0", "group.streams.num.standby.replicas", _STREAMS),
+    "streams.num.standby.replicas": PlainSetting(
+        "INT", "0", "group.streams.num.standby.replicas", "Copies of the state of each task of a streams group."
+    ),
     "streams.rack.aware.assignment.tags": PlainSetting(
-        "LIST", "", "group.streams.rack.aware.assignment.tags", _STREAMS
+        "LIST", "", "group.streams.rack.aware.assignment.tags", "Tags of members by which copies of state are spread."
     ),
-    "streams.session.timeout.ms": PlainSetting("INT", "45000", "group.streams.session.timeout.ms", _STREAMS),
+    "streams.session.timeout.ms": PlainSetting(
+        "INT",
+        "45000",
+        "group.streams.session.timeout.ms",
+        "A member that was silent for this long is out of its group.",
+    ),
 }
 
 CLIENT_METRICS: Mapping[str, PlainSetting] = {

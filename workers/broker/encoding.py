@@ -16,10 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
-from kio.schema.index import api_key_map, schema_name_map
-
 from compactd.workers.broker.layout import FieldLayout, layout_of
-from compactd.workers.broker.schemas import Schema, request_class, response_class
+from compactd.workers.broker.schemas import Schema, request_class, response_class, versions_of
 
 #: Appends a value to the buffer.
 Write = Callable[[bytearray, Any], None]
@@ -119,7 +117,7 @@ def _known_names(cls: Schema) -> frozenset[str]:
                 collect(field.struct)
 
     api_key = int(cls.__api_key__)
-    for version in schema_name_map[api_key_map[api_key]]:
+    for version in versions_of(api_key):
         collect(request_class(api_key, version))
         collect(response_class(api_key, version))
     return frozenset(found)

@@ -67,6 +67,7 @@ HANDLER_MODULES = (
     "groups.offset_fetch",
     "groups.administration",
     "groups.consumer.handlers",
+    "groups.streams.handlers",
     "transactions.add",
     "transactions.end",
     "transactions.write_markers",

@@ -20,6 +20,7 @@ from kio.schema.describe_transactions.v0.response import (
 )
 from kio.schema.describe_transactions.v0.response import TopicData
 from kio.schema.errors import ErrorCode
+from kio.schema.index import api_key_map, schema_name_map
 from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequest as TxnOffsetCommitRequest5
 from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequestPartition
 from kio.schema.txn_offset_commit.v5.response import TxnOffsetCommitResponse as TxnOffsetCommitResponse5
@@ -27,6 +28,8 @@ from kio.schema.txn_offset_commit.v5.response import TxnOffsetCommitResponsePart
 from kio.schema.types import GroupId, ProducerId, TransactionalId
 from kio.static.constants import EntityType
 from kio.static.primitive import i16, i32, i32Timedelta, i64
+
+from compactd.workers.broker import streams_schemas
 
 #: A class that kio generated from Kafka's schemas, or one of the same make.
 Schema: TypeAlias = Any
@@ -175,7 +178,14 @@ _OWN: dict[tuple[int, int], tuple[Schema, Schema]] = {
     (TXN_OFFSET_COMMIT, 6): (TxnOffsetCommitRequest6, TxnOffsetCommitResponse6),
     (DELETE_GROUPS, 3): (DeleteGroupsRequest2, DeleteGroupsResponse3),
     (DESCRIBE_TRANSACTIONS, 0): (DescribeTransactionsRequest0, DescribeTransactionsResponse0),
+    **streams_schemas.OWN,
 }
+
+
+def versions_of(api_key: int) -> list[int]:
+    """Versions of an API that there are classes for, here or of kio's."""
+    of_kio = schema_name_map[api_key_map[api_key]] if api_key in api_key_map else ()
+    return sorted({*of_kio, *(version for key, version in _OWN if key == api_key)})
 
 
 def is_own(api_key: int, version: int) -> bool:

@@ -162,6 +162,7 @@ def test_numbers_are_shown_as_java_shows_them(number: float, text: str) -> None:
         ("streams.num.standby.replicas", "3"),
         ("streams.task.offset.interval.ms", "1"),
         ("streams.assignor.name", "mine"),
+        ("streams.rack.aware.assignment.tags", "zone, rack,zone"),
         ("errors.deadletterqueue.topic.name", "__letters"),
     ],
 )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.integration import servers
-from tests.integration.answers import admin, cluster, groups, records, security, transactions
+from tests.integration.answers import admin, cluster, groups, records, security, streams, transactions
 from tests.integration.answers.recording import Log, Recording
 from tests.integration.servers import Server
 from tests.oracle.driver import build
@@ -24,6 +24,7 @@ SCRIPTS: dict[str, tuple[Callable[[Recording], None], tuple[int, ...]]] = {
     "records": (records.records, records.APIS),
     "cluster": (cluster.cluster, cluster.APIS),
     "groups": (groups.groups, groups.APIS),
+    "streams": (streams.streams, streams.APIS),
     "transactions": (transactions.transactions, transactions.APIS),
     "admin": (admin.admin, admin.APIS),
     "security": (security.security, security.APIS),

@@ -108,6 +108,33 @@ def _fetch_all(**more: Any) -> dict[str, Any]:
     return {**fetch_body(), "topics": [{"topic": name, "partitions": rows} for name in _THREE], **more}
 
 
+def _streams(group: str, epoch: int, sources: Sequence[str], *changelogs: str) -> dict[str, Any]:
+    """A heartbeat of a streams group, whose topology has these topics."""
+    subtopology = {
+        "subtopology_id": "0",
+        "source_topics": list(sources),
+        "source_topic_regex": [],
+        "state_changelog_topics": [
+            named(name, partitions=0, replication_factor=0, topic_configs=[]) for name in changelogs
+        ],
+        "repartition_sink_topics": [],
+        "repartition_source_topics": [],
+        "copartition_groups": [],
+    }
+    nothing = dict.fromkeys(("client_tags", "task_offsets", "task_end_offsets"))
+    return {
+        "group_id": group,
+        "member_id": "m",
+        "member_epoch": epoch,
+        "endpoint_information_epoch": 0,
+        "rebalance_timeout": 300_000,
+        "topology": {"epoch": 0, "subtopologies": [subtopology]},
+        "process_id": "p",
+        **{role: [] for role in ("active_tasks", "standby_tasks", "warmup_tasks")},
+        **nothing,
+    }
+
+
 def new_acl(**more: Any) -> dict[str, Any]:
     return {**grant(Res.TOPIC, "x", Op.READ), "principal": "User:x", "host": "*", **more}
 
@@ -277,6 +304,14 @@ REQUESTS: dict[str, tuple[int, range, Body]] = {
     "ListConfigResources": (74, range(0, 2), {}),
     "DescribeTopicPartitions": (75, range(0, 1), {"topics": [named(name) for name in (*_THREE, "bad/name")]}),
     "DescribeTopicPartitions of all": (75, range(0, 1), {"topics": []}),
+    "StreamsGroupHeartbeat": (88, range(0, 2), _streams("s", 3, ["open", "shut"])),
+    "StreamsGroupHeartbeat that creates": (88, range(0, 2), _streams("sd", 0, ["open"], "made-store")),
+    "StreamsGroupHeartbeat with a topic of Kafka's own": (88, range(0, 2), _streams("s", 0, ["__consumer_offsets"])),
+    "StreamsGroupDescribe": (89, range(0, 2), {"group_ids": ["sd", "h"], "include_authorized_operations": True}),
+    "StreamsGroupTopologyDescriptionUpdate": (93, range(0, 1), {
+        "group_id": "s", "member_id": "m", "topology_epoch": 0,
+        "topology_description": {"subtopologies": [], "global_stores": []},
+    }),
 }  # fmt: skip
 
 #: What has to be allowed, one after the other: after each the answer is another.
@@ -369,6 +404,14 @@ GRANTS: list[tuple[str, int, list[dict[str, Any]]]] = [
     ("ListConfigResources", 0, [on_cluster(Op.DESCRIBE_CONFIGS)]),
     ("DescribeTopicPartitions", 0, [on_topic(Op.DESCRIBE), on_topic(Op.READ, "nowhere")]),
     ("DescribeTopicPartitions of all", 0, [on_topic(Op.READ, "shut")]),
+    ("StreamsGroupHeartbeat", 1, [on_group(Op.READ, "s"), on_topic(Op.DESCRIBE), on_topic(Op.READ, "shut")]),
+    ("StreamsGroupHeartbeat that creates", 1, [
+        on_group(Op.READ, "sd"), on_topic(Op.DESCRIBE), on_topic(Op.DESCRIBE, "made-store"), on_topic(Op.CREATE, "shut"),
+    ]),
+    ("StreamsGroupDescribe", 1, [
+        on_group(Op.DESCRIBE, "sd"), on_topic(Op.DESCRIBE), on_topic(Op.READ, "made-store"), on_group(Op.DELETE, "sd"),
+    ]),
+    ("StreamsGroupTopologyDescriptionUpdate", 0, [on_group(Op.READ, "s")]),
 ]  # fmt: skip
 
 

@@ -46,6 +46,7 @@ SETTINGS = {
     # Until there are ACLs; then they cover every type of resource.
     "allow.everyone.if.no.acl.found": "true",
     "auto.create.topics.enable": "true",
+    "group.streams.initial.rebalance.delay.ms": 0,
 }
 ADMIN, GUEST = "127.0.0.1", "127.0.0.2"
 TOPICS = ("open", "shut")

@@ -172,8 +172,13 @@ def test_a_broker(both: Both) -> None:
     # internal to it. (What a class reads that Kafka loads both tell where it was given.)
     assert only_kafka <= OTHER_BROKER_NAMES
     ours = [setting for setting in SETTINGS if setting.own and not setting.hidden]
-    internal = "group.consumer.regex.refresh.interval.ms"
-    assert only_ours == {entry.name for setting in ours for entry in setting.broker} | {internal}
+    internal = {
+        "group.consumer.regex.refresh.interval.ms",
+        "group.streams.acceptable.recovery.lag",
+        "group.streams.task.offset.interval.ms",
+        "group.streams.min.task.offset.interval.ms",
+    }
+    assert only_ours == {entry.name for setting in ours for entry in setting.broker} | internal
     assert not both.differences(BROKER, "")
 
 

@@ -104,6 +104,11 @@ CODES: dict[str, str] = {
     "ListConfigResources": "31",
     "DescribeTopicPartitions": "29",
     "DescribeTopicPartitions of all": "",
+    "StreamsGroupHeartbeat": "30",
+    "StreamsGroupHeartbeat that creates": "30",
+    "StreamsGroupHeartbeat with a topic of Kafka's own": "30",
+    "StreamsGroupDescribe": "30",
+    "StreamsGroupTopologyDescriptionUpdate": "30",
 }
 
 

@@ -10,20 +10,20 @@ from compactd.workers.broker.api_keys import DELETE_GROUPS, DESCRIBE_GROUPS, LIS
 from compactd.workers.broker.context import Context
 from compactd.workers.broker.errors import ErrorCode
 from compactd.workers.broker.groups.committing import commit_error
-from compactd.workers.broker.groups.consumer.changes import records_of
 from compactd.workers.broker.groups.consumer.java import hash_set_capacity, listed
-from compactd.workers.broker.groups.consumer.migration import end_of
 from compactd.workers.broker.groups.coordinator import GroupCoordinator
+from compactd.workers.broker.groups.ending import end_records
 from compactd.workers.broker.groups.member import GroupError, State
-from compactd.workers.broker.groups.records import KeyValue, group_tombstone, offset_record
+from compactd.workers.broker.groups.records import KeyValue, offset_record
 from compactd.workers.broker.groups.shard import Shard
+from compactd.workers.broker.groups.streams.group import state_filter_name
 from compactd.workers.broker.groups.subscription import CONSUMER
 from compactd.workers.broker.requests import RequestHeader, handles
 from compactd.workers.broker.security.authorizer import Authorizer, Operation, Resource
 from compactd.workers.broker.transactions.java_order import string_hash
 from compactd.workers.broker.turns import in_turns
 
-_CLASSIC = "classic"
+_CLASSIC, _STREAMS = "classic", "streams"
 #: DescribeGroups says from here on that a group is not there.
 _KNOWS_GROUP = 6
 
@@ -41,7 +41,9 @@ async def list_groups(context: Context, header: RequestHeader, request: Any) -> 
     shown = []
     for shard in groups:
         async for each in in_turns(_listed(shard)):
-            if (states and each["group_state"].lower() not in states) or (kinds and each["group_type"] not in kinds):
+            if (states and state_filter_name(each["group_state"]) not in states) or (
+                kinds and each["group_type"] not in kinds
+            ):
                 continue
             if sees_all or authorizer.allows(header, Operation.DESCRIBE, Resource.GROUP, each["group_id"], log=False):
                 shown.append(each)
@@ -52,6 +54,7 @@ def _listed(shard: Shard) -> Iterator[dict[str, Any]]:
     """Those that there are when the first one is asked for; others may come and go meanwhile."""
     state = shard.state
     groups, consumers_of, others = list(state.groups.items()), list(state.consumers.items()), list(state.others.items())
+    streams_of = list(state.streams.items())
     for group_id, group in groups:
         yield {
             "group_id": group_id,
@@ -65,6 +68,13 @@ def _listed(shard: Shard) -> Iterator[dict[str, Any]]:
             "protocol_type": CONSUMER,
             "group_state": str(consumers.phase),
             "group_type": CONSUMER,
+        }
+    for group_id, streams in streams_of:
+        yield {
+            "group_id": group_id,
+            "protocol_type": _STREAMS,
+            "group_state": str(streams.phase),
+            "group_type": _STREAMS,
         }
     for group_id, other in others:
         yield {
@@ -189,14 +199,16 @@ async def _deletion(
 async def _end(shard: Shard, group_id: str) -> list[KeyValue]:
     """Tombstones of all that a group has. GroupError."""
     state = shard.state
-    group, consumers = shard.group(group_id), shard.consumers.get(group_id)
-    if group is None and consumers is None:
-        # Those of share and streams groups are left alone: their records have an order that is not kept here.
+    group, consumers, streams = shard.group(group_id), shard.consumers.get(group_id), shard.streams.get(group_id)
+    if group is None and consumers is None and streams is None:
+        # Those of share groups are left alone: their records have an order that is not kept here.
         raise GroupError(ErrorCode.GROUP_ID_NOT_FOUND)
-    if (group is not None and group.state is not State.EMPTY) or (consumers is not None and consumers.members):
+    if (
+        (group is not None and group.state is not State.EMPTY)
+        or (consumers is not None and consumers.members)
+        or (streams is not None and streams.members)
+    ):
         raise GroupError(ErrorCode.NON_EMPTY_GROUP)
     places = [*state.offsets.get(group_id, {}), *state.pending_of(group_id)]
     records = [offset_record(group_id, *where, None) async for where in in_turns(dict.fromkeys(places))]
-    if consumers is None:
-        return [*records, group_tombstone(group_id)]
-    return [*records, *records_of(group_id, end_of(consumers))]
+    return [*records, *end_records(shard, group_id)]

@@ -15,6 +15,7 @@ from compactd.workers.broker.groups.member import GroupError, Moment
 from compactd.workers.broker.groups.records import Committed, KeyValue, offset_record
 from compactd.workers.broker.groups.shard import Shard
 from compactd.workers.broker.groups.state import TopicPartitionKey
+from compactd.workers.broker.groups.streams.group import StreamsGroup
 from compactd.workers.broker.turns import Turns
 
 #: (topic, partition) and what is committed.
@@ -169,11 +170,15 @@ def check_commit(
     other = shard.state.others.get(group_id)
     group = shard.group(group_id)
     consumers = shard.state.consumers.get(group_id)
-    if consumers is not None:
+    streams = shard.state.streams.get(group_id)
+    if consumers is not None or streams is not None:
         if transactional and generation == -1 and not member_id and instance_id is None:
             return
         is_old = not transactional and version < _FOR_CONSUMERS
-        _check_consumer_commit(consumers, member_id, generation, offsets, is_old)
+        if consumers is not None:
+            _check_consumer_commit(consumers, member_id, generation, offsets, is_old)
+        elif streams is not None:
+            _check_streams_commit(streams, member_id, generation, offsets, is_old)
     elif other is not None:
         # Nobody of another protocol is served here; an offset may be set while nobody reads.
         if generation >= 0 or other.members:
@@ -210,6 +215,30 @@ def _check_consumer_commit(
             since = member.revoking.get(topic_id, {}).get(partition)
         if since is None or epoch < since:
             raise GroupError(stale)
+
+
+def _check_streams_commit(
+    group: StreamsGroup, member_id: str, epoch: int, offsets: Sequence[Offset], is_old: bool
+) -> None:  # fmt: skip
+    """The same of a streams group: topics are those that the member's active tasks read."""
+    if epoch < 0 and not group.members:
+        return
+    member = group.member(member_id)
+    if is_old:
+        raise GroupError(ErrorCode.UNSUPPORTED_VERSION)
+    if epoch == member.epoch:
+        return
+    if epoch > member.epoch or group.topology is None:
+        raise GroupError(ErrorCode.STALE_MEMBER_EPOCH)
+    for topic, partition, _ in offsets:
+        subtopology = group.topology.subtopology_of(topic)
+        if subtopology is None:
+            raise GroupError(ErrorCode.STALE_MEMBER_EPOCH)
+        since = member.assigned.active.get(subtopology.subtopology_id, {}).get(partition)
+        if since is None:
+            since = member.revoking.active.get(subtopology.subtopology_id, {}).get(partition)
+        if since is None or epoch < since:
+            raise GroupError(ErrorCode.STALE_MEMBER_EPOCH)
 
 
 def commit_error(error: GroupError) -> ErrorCode:

@@ -6,11 +6,10 @@ import logging
 from collections.abc import Callable
 
 from compactd.workers.broker.coordinating import Phase
-from compactd.workers.broker.groups.consumer.changes import records_of
-from compactd.workers.broker.groups.consumer.migration import end_of
+from compactd.workers.broker.groups.ending import end_records
 from compactd.workers.broker.groups.group import ClassicGroup
 from compactd.workers.broker.groups.member import GroupError, Moment, State
-from compactd.workers.broker.groups.records import KeyValue, group_tombstone, offset_record
+from compactd.workers.broker.groups.records import KeyValue, offset_record
 from compactd.workers.broker.groups.shard import Shard
 from compactd.workers.broker.groups.state import TopicPartitionKey
 
@@ -42,7 +41,8 @@ def _expired(shard: Shard, group_id: str, now_ms: int, retention_ms: int) -> lis
     state = shard.state
     if group_id in state.others:  # nobody here knows what their members read
         return []
-    group, consumers = state.groups.get(group_id), state.consumers.get(group_id)
+    group = state.groups.get(group_id)
+    made_here = state.consumers.get(group_id) or state.streams.get(group_id)
     base_of_group: int | None = None
     if group is not None and group.protocol_type is not None:
         if group.state is State.EMPTY:
@@ -53,7 +53,7 @@ def _expired(shard: Shard, group_id: str, now_ms: int, retention_ms: int) -> lis
     for where, committed in state.offsets.get(group_id, {}).items():
         if group is not None and group.is_subscribed(where[0]) and group.members:
             continue
-        if consumers is not None and consumers.is_subscribed(where[0]):
+        if made_here is not None and made_here.is_subscribed(where[0]):
             continue
         if state.is_pending(group_id, where):
             continue
@@ -99,12 +99,10 @@ def end_of_idle(shard: Shard, group_id: str) -> list[KeyValue]:
     """The records that end a group which nobody is in, about to be, or committing to; none where somebody is."""
     if any(shard.state.pending_of(group_id)):
         return []
-    group, consumers = shard.state.groups.get(group_id), shard.state.consumers.get(group_id)
-    if group is not None and _is_idle(group):
-        return [group_tombstone(group_id)]
-    if consumers is not None and not consumers.members:
-        return records_of(group_id, end_of(consumers))
-    return []
+    group = shard.state.groups.get(group_id)
+    made_here = shard.state.consumers.get(group_id) or shard.state.streams.get(group_id)
+    is_idle = _is_idle(group) if group is not None else made_here is not None and not made_here.members
+    return end_records(shard, group_id) if is_idle else []
 
 
 def _is_idle(group: ClassicGroup) -> bool:

@@ -80,14 +80,17 @@ async def _join(context: Context, header: RequestHeader, request: Any) -> JoinAn
     ticket: asyncio.Future[JoinAnswer] = context.loop.create_future()
 
     def work(now: Moment) -> tuple[ClassicGroup, None]:
-        consumers = shard.consumers.get(request.group_id)
-        is_new = consumers is not None or not shard.state.is_known(request.group_id)
+        consumers, streams = shard.consumers.get(request.group_id), shard.streams.get(request.group_id)
+        ends = consumers is not None or (streams is not None and not streams.members)
+        is_new = ends or not shard.state.is_known(request.group_id)
         if is_new and join.member_id:
             raise GroupError(ErrorCode.UNKNOWN_MEMBER_ID)
         if consumers is not None:
             if consumers.members:  # somebody joined it meanwhile
                 raise GroupMovedError
             shard.consumers.become_classic(consumers, now)
+        elif streams is not None and ends:
+            shard.streams.become_classic(streams, now)
         group = shard.get_or_make(request.group_id, now)
         group.join(join, ticket, now)
         # A new group is stored at once, whatever became of the join.

@@ -93,16 +93,17 @@ async def offset_delete(context: Context, header: RequestHeader, request: Any) -
 async def _deletion(
     context: Context, shard: Shard, request: Any, denied: Collection[str]
 ) -> tuple[list[KeyValue], Callable[[int], Awaitable[None]], dict[tuple[str, int], ErrorCode]]:
-    group, consumers = shard.group(request.group_id), shard.consumers.get(request.group_id)
+    group = shard.group(request.group_id)
+    made_here = shard.consumers.get(request.group_id) or shard.streams.get(request.group_id)
     other = shard.state.others.get(request.group_id)
-    if group is None and consumers is None and other is None:
+    if group is None and made_here is None and other is None:
         raise GroupError(ErrorCode.GROUP_ID_NOT_FOUND)
     if group is not None and group.state is not State.EMPTY and group.protocol_type != CONSUMER:
         raise GroupError(ErrorCode.NON_EMPTY_GROUP)
     stored = {*shard.state.offsets.get(request.group_id, {}), *shard.state.pending_of(request.group_id)}
     is_subscribed: Callable[[str], bool]
-    if consumers is not None:
-        is_subscribed = consumers.is_subscribed
+    if made_here is not None:
+        is_subscribed = made_here.is_subscribed
     elif group is not None:
         is_subscribed = group.is_subscribed
     else:

@@ -53,14 +53,17 @@ def _group(context: Context, header: RequestHeader, asked: Any, stable: bool) ->
 
 
 def _check_member(shard: Shard, asked: Any) -> None:
-    """Members of consumer groups say who they are and at what epoch (v9+); others say nothing. GroupError."""
+    """Members of consumer and streams groups say who they are and at what epoch (v9+); others say nothing. GroupError."""
     member_id, epoch = getattr(asked, "member_id", None), getattr(asked, "member_epoch", -1)
-    consumers = shard.consumers.get(asked.group_id)
-    if consumers is None or (member_id is None and epoch < 0):
+    if member_id is None and epoch < 0:
         return
-    member = consumers.member(member_id or "")
-    if member.epoch != epoch:
-        raise GroupError(ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION)
+    consumers, streams = shard.consumers.get(asked.group_id), shard.streams.get(asked.group_id)
+    if consumers is not None:
+        member = consumers.member(member_id or "")
+        if member.epoch != epoch:
+            raise GroupError(ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION)
+    elif streams is not None and streams.member(member_id or "").epoch != epoch:
+        raise GroupError(ErrorCode.STALE_MEMBER_EPOCH)
 
 
 def _all(context: Context, header: RequestHeader, shard: Shard, group_id: str, stable: bool) -> list[dict[str, Any]]:

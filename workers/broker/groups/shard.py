@@ -39,6 +39,8 @@ from compactd.workers.broker.groups.member import (
 )
 from compactd.workers.broker.groups.records import KeyValue, group_record
 from compactd.workers.broker.groups.state import GroupState
+from compactd.workers.broker.groups.streams.group import StreamsGroup
+from compactd.workers.broker.groups.streams.running import StreamsGroups
 from compactd.workers.broker.partition import Partition
 
 _LOGGER = logging.getLogger(__name__)
@@ -46,6 +48,8 @@ _T = TypeVar("_T")
 
 #: A batch of more records than this is put together in a thread.
 _MANY = 1000
+
+AnyGroup = ClassicGroup | ConsumerGroup | StreamsGroup
 
 #: Producer id and epoch.
 Producer = tuple[int, int]
@@ -64,6 +68,7 @@ class Shard(CoordinatorShard):
         #: Group id to when it is looked at next, and the timer.
         self._timers: dict[str, tuple[float, asyncio.TimerHandle]] = {}
         self.consumers = ConsumerGroups(self)
+        self.streams = StreamsGroups(self)
         #: Ends of transactions that came while the log was read.
         self._markers: list[tuple[int, bool]] = []
 
@@ -107,11 +112,12 @@ class Shard(CoordinatorShard):
                 group.loaded(now)
                 self.watch(group)
             self.consumers.loaded(now)
+            self.streams.loaded(now)
         self.loaded.set()
         _LOGGER.debug(
             "%s: %d groups loaded up to %d in %.3f s",
             self.partition,
-            len(state.groups) + len(state.consumers),
+            len(state.ids()),
             end,
             self.context.clock.monotonic() - started,
         )
@@ -133,9 +139,9 @@ class Shard(CoordinatorShard):
 
     def get_or_make(self, group_id: str, now: Moment) -> ClassicGroup:
         """GroupError for one of another protocol, which classic members can't join."""
-        if group_id in self.state.others or group_id in self.state.consumers:
-            raise GroupError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         group = self.state.groups.get(group_id)
+        if group is None and self.state.is_known(group_id):
+            raise GroupError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if group is None:
             group = self.state.groups[group_id] = self.state.new_group(group_id, now.wall_ms)
         return group
@@ -286,7 +292,7 @@ class Shard(CoordinatorShard):
 
     # ---- time
 
-    def watch(self, group: ClassicGroup | ConsumerGroup, changed: float | None = None) -> None:
+    def watch(self, group: AnyGroup, changed: float | None = None) -> None:
         """Has a group looked at when something is due. Later is not a reason to set the timer again: it looks, and waits on.
 
         `changed`: all that is new, if only that is: the deadline of one member.
@@ -310,9 +316,10 @@ class Shard(CoordinatorShard):
         if known is not None:
             known[1].cancel()
 
-    def _due(self, group: ClassicGroup | ConsumerGroup) -> None:
+    def _due(self, group: AnyGroup) -> None:
         self._timers.pop(group.group_id, None)
-        known = (self.state.groups.get(group.group_id), self.state.consumers.get(group.group_id))
+        state, group_id = self.state, group.group_id
+        known = (state.groups.get(group_id), state.consumers.get(group_id), state.streams.get(group_id))
         if self.phase is not Phase.READY or group not in known:
             return
         if group.next_deadline() > self.moment().ticks:
@@ -320,12 +327,14 @@ class Shard(CoordinatorShard):
         else:
             self.context.spawn(self._expire(group))
 
-    async def _expire(self, group: ClassicGroup | ConsumerGroup) -> None:
+    async def _expire(self, group: AnyGroup) -> None:
         try:
             if isinstance(group, ConsumerGroup):
                 await self.consumers.expire(group)
-                return
-            await self._expire_classic(group)
+            elif isinstance(group, StreamsGroup):
+                await self.streams.expire(group)
+            else:
+                await self._expire_classic(group)
         except GroupError as error:
             _LOGGER.info("group %s: what was due is left: %s", group.group_id, error)
 
@@ -344,6 +353,7 @@ class Shard(CoordinatorShard):
         if group is not None:
             group.die(ErrorCode.NOT_COORDINATOR)
         self.state.consumers.pop(group_id, None)
+        self.state.streams.pop(group_id, None)
         self.state.offsets.pop(group_id, None)
         for offsets in self.state.pending.values():
             offsets.pop(group_id, None)

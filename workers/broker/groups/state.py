@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from compactd.storage.metadata.offsets import OFFSETS_RECORDS, decode_offsets_record
 from compactd.storage.records.varint import MalformedError
@@ -18,18 +18,30 @@ from compactd.workers.broker.groups.consumer.group import ConsumerGroup
 from compactd.workers.broker.groups.group import ClassicGroup
 from compactd.workers.broker.groups.member import Member, State
 from compactd.workers.broker.groups.records import GROUP_METADATA, NO_ID, OFFSET_COMMIT, Committed, read_offset
+from compactd.workers.broker.groups.streams import changes as streams_changes
+from compactd.workers.broker.groups.streams.group import StreamsGroup
 
 #: (topic, partition)
 TopicPartitionKey = tuple[str, int]
 
 #: Record types of groups of other protocols, by the name of their kind in ListGroups.
-_OTHER_KINDS = {
-    **dict.fromkeys((10, 11, 12, 13, 14, 15), "share"),
-    **dict.fromkeys((17, 19, 20, 21, 22, 23), "streams"),
-}
-_MEMBER_TYPES = frozenset((10, 19))
-_GROUP_TYPES = frozenset((11, 17))
+_OTHER_KINDS = dict.fromkeys((10, 11, 12, 13, 14, 15), "share")
+_MEMBER_TYPE, _GROUP_TYPE = 10, 11
 _TYPE_SIZE = 2
+
+
+class _Change(Protocol):
+    @property
+    def is_tombstone(self) -> bool: ...
+
+
+class _MadeHere(Protocol):
+    """A group whose assignment the broker makes."""
+
+    def apply(self, change: Any) -> None: ...
+
+
+_G = TypeVar("_G", bound=_MadeHere)
 
 
 @dataclass(slots=True)
@@ -48,6 +60,7 @@ class GroupState:
     new_group: Callable[[str, int], ClassicGroup]
     groups: dict[str, ClassicGroup] = field(default_factory=dict)
     consumers: dict[str, ConsumerGroup] = field(default_factory=dict)
+    streams: dict[str, StreamsGroup] = field(default_factory=dict)
     offsets: dict[str, dict[TopicPartitionKey, Committed]] = field(default_factory=dict)
     #: Producer id to the offsets of its open transaction, by group.
     pending: dict[int, dict[str, dict[TopicPartitionKey, Committed]]] = field(default_factory=dict)
@@ -78,7 +91,11 @@ class GroupState:
         elif number in consumer_changes.TYPES:
             key_fields = record["key"]
             change = consumer_changes.change_of(number, key_fields, record["value"])
-            self._replay_consumer(key_fields["groupId"], change)
+            self._replay_made_here(key_fields["groupId"], change, self.consumers, ConsumerGroup, "consumer")
+        elif number in streams_changes.TYPES:
+            key_fields = record["key"]
+            said = streams_changes.change_of(number, key_fields, record["value"])
+            self._replay_made_here(key_fields["groupId"], said, self.streams, StreamsGroup, "streams")
         else:
             self._replay_other(number, record)
 
@@ -114,15 +131,16 @@ class GroupState:
 
     def is_known(self, group_id: str) -> bool:
         """There is a group, of whatever protocol."""
-        return group_id in self.groups or group_id in self.consumers or group_id in self.others
+        return any(group_id in each for each in (self.groups, self.consumers, self.streams, self.others))
 
     def ids(self) -> list[str]:
         """Of all groups."""
-        return [*self.groups, *self.consumers, *self.others]
+        return [*self.groups, *self.consumers, *self.streams, *self.others]
 
     def _replay_group(self, record: dict[str, Any]) -> None:
         group_id, value = record["key"]["group"], record["value"]
         self.consumers.pop(group_id, None)
+        self.streams.pop(group_id, None)
         if value is None:
             self.groups.pop(group_id, None)
             return
@@ -149,27 +167,31 @@ class GroupState:
             group.state = State.STABLE
             group.leader = value["leader"] if value["leader"] in group.members else group.leader
 
-    def _replay_consumer(self, group_id: str, change: consumer_changes.Change) -> None:
-        group = self.consumers.get(group_id)
+    def _replay_made_here(
+        self, group_id: str, change: _Change, groups: dict[str, _G], make: Callable[[str], _G], kind: str
+    ) -> None:
+        """A record of a group whose assignment the broker makes: of `groups`, where it is a kind of group by itself."""
+        group = groups.get(group_id)
         if group is None:
             classic = self.groups.get(group_id)
-            if group_id in self.others or (classic is not None and not _is_simple(classic)):
+            is_other = self.is_known(group_id) and classic is None
+            if is_other or (classic is not None and not _is_simple(classic)):
                 if change.is_tombstone and classic is None:
                     return
-                raise MalformedError(f"group {group_id} is no consumer group, but has a record of one")
+                raise MalformedError(f"group {group_id} is no {kind} group, but has a record of one")
             if change.is_tombstone:
                 return
             self.groups.pop(group_id, None)
-            group = self.consumers[group_id] = ConsumerGroup(group_id)
+            group = groups[group_id] = make(group_id)
         group.apply(change)
-        if isinstance(change, consumer_changes.Epoch) and change.is_tombstone:
-            del self.consumers[group_id]
+        if change.is_tombstone and isinstance(change, (consumer_changes.Epoch, streams_changes.Epoch)):
+            del groups[group_id]
 
     def _replay_other(self, number: int, record: dict[str, Any]) -> None:
         group_id = record["key"]["groupId"]
         kind, is_there = _OTHER_KINDS[number], record["value"] is not None
         other = self.others.get(group_id)
-        if number in _GROUP_TYPES and not is_there:
+        if number == _GROUP_TYPE and not is_there:
             self.others.pop(group_id, None)
             return
         if other is None:
@@ -177,7 +199,7 @@ class GroupState:
                 return
             self.groups.pop(group_id, None)
             other = self.others[group_id] = OtherGroup(kind)
-        if number in _MEMBER_TYPES:
+        if number == _MEMBER_TYPE:
             (other.members.add if is_there else other.members.discard)(record["key"]["memberId"])
 
     # ---- offsets

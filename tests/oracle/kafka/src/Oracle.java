@@ -135,6 +135,7 @@ public class Oracle {
             case "tool", "startTool", "awaitTool", "interruptTool" -> OracleTool.serve(op, q, a);
             case "createTopics", "produce", "consume", "commitOffsets", "groupOffsets", "readAsMember", "transform" -> OracleClient.serve(op, q, a);
             case "quotas" -> OracleQuota.serve(q, a);
+            case "streamsTopics", "streamsAssign", "streamsStep" -> OracleStreams.serve(op, q, a);
             default -> log(id).serve(op, q, a);
         }
     }

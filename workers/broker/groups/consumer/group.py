@@ -17,7 +17,8 @@ from compactd.workers.broker.groups.consumer import changes
 from compactd.workers.broker.groups.consumer.changes import Change, ResolvedRegex
 from compactd.workers.broker.groups.consumer.java import HashTable, TimelineMap, copied_capacity
 from compactd.workers.broker.groups.consumer.member import LEAVING, Assignment, ConsumerMember, Owned
-from compactd.workers.broker.groups.member import NEVER, GroupError
+from compactd.workers.broker.groups.deadlines import Deadlines, MemberDeadlines
+from compactd.workers.broker.groups.member import GroupError
 from compactd.workers.broker.transactions.java_order import string_hash
 
 
@@ -28,22 +29,6 @@ class GroupPhase(StrEnum):
     ASSIGNING = "Assigning"
     RECONCILING = "Reconciling"
     STABLE = "Stable"
-
-
-@dataclass(slots=True)
-class Deadlines:
-    """Of one member, in ticks."""
-
-    session: float = NEVER
-    #: It has to give partitions back by then, and the epoch at which it was asked to.
-    revocation: float = NEVER
-    revocation_epoch: int = 0
-    #: A member of the classic protocol has to join, or to sync.
-    join: float = NEVER
-    sync: float = NEVER
-
-    def next(self) -> float:
-        return min(self.session, self.revocation, self.join, self.sync)
 
 
 @dataclass(slots=True)
@@ -95,7 +80,7 @@ class ConsumerGroup:
         self.has_partition_metadata = False
         #: Version of the catalogue with which the hash was compared last; -1: compare it.
         self.checked_version = -1
-        self.deadlines: dict[str, Deadlines] = {}
+        self.deadlines = MemberDeadlines()
         #: Its regular expressions are being resolved.
         self.is_resolving = False
 
@@ -322,11 +307,11 @@ class ConsumerGroup:
 
     def deadline(self, member_id: str) -> Deadlines:
         """To be set."""
-        return self.deadlines.setdefault(member_id, Deadlines())
+        return self.deadlines.of(member_id)
 
     def next_deadline(self) -> float:
         """When something is due next, in ticks."""
-        return min((each.next() for each in self.deadlines.values()), default=NEVER)
+        return self.deadlines.next()
 
 
 def _count(counts: Counter[str], key: str | None, step: int) -> None:

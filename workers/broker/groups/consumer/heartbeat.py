@@ -128,11 +128,7 @@ class Heartbeats(Planner):
             if known is None:
                 return group.members.get(member_id) or ConsumerMember(member_id)
             if known.classic is None and known.epoch != LEAVING_STATIC:
-                raise GroupError(
-                    ErrorCode.UNRELEASED_INSTANCE_ID,
-                    f"Static member {member_id} with instance id {instance_id} cannot join the group because the "
-                    f"instance id is owned by {known.member_id} member.",
-                )
+                raise unreleased(member_id, instance_id, known.member_id)
             return self.replaced(plan, known, member_id)
         member = known_static(group, member_id, instance_id)
         _check_epoch(member, request.epoch, request.owned)
@@ -302,14 +298,29 @@ def removal(member_id: str) -> list[Change]:
 def known_static(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerMember:
     """The member with this instance id. GroupError where it is another one, or nobody."""
     member = group.static_member(instance_id)
-    if member is None:
+    not_fenced(member_id, instance_id, None if member is None else member.member_id)
+    assert member is not None
+    return member
+
+
+def not_fenced(member_id: str, instance_id: str, holder: str | None) -> None:
+    """GroupError: a member with an instance id is not the one that has it, `holder`; None: nobody has it."""
+    if holder is None:
         raise GroupError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
-    if member.member_id != member_id:
+    if holder != member_id:
         raise GroupError(
             ErrorCode.FENCED_INSTANCE_ID,
-            f"Static member {member_id} with instance id {instance_id} was fenced by member {member.member_id}.",
+            f"Static member {member_id} with instance id {instance_id} was fenced by member {holder}.",
         )
-    return member
+
+
+def unreleased(member_id: str, instance_id: str, holder: str) -> GroupError:
+    """A member joins with the instance id of one that did not go."""
+    return GroupError(
+        ErrorCode.UNRELEASED_INSTANCE_ID,
+        f"Static member {member_id} with instance id {instance_id} cannot join the group because the "
+        f"instance id is owned by {holder} member.",
+    )
 
 
 def resolver(

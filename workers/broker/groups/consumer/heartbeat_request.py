@@ -49,24 +49,24 @@ class HeartbeatAnswer:
 def check(request: Heartbeat, version: int, assignors: Sequence[str]) -> None:
     """What no group has to be looked at for. GroupError."""
     if version >= 1 or request.epoch > 0 or request.epoch == LEAVING:
-        _not_empty(request.member_id, "MemberId")
-    _not_empty(request.group_id, "GroupId")
-    _not_empty(request.instance_id, "InstanceId")
-    _not_empty(request.rack_id, "RackId")
+        check_not_empty(request.member_id, "MemberId")
+    check_not_empty(request.group_id, "GroupId")
+    check_not_empty(request.instance_id, "InstanceId")
+    check_not_empty(request.rack_id, "RackId")
     if request.epoch == JOINING:
         if request.rebalance_timeout_ms == -1:
-            raise _invalid("RebalanceTimeoutMs must be provided in first request.")
+            raise invalid("RebalanceTimeoutMs must be provided in first request.")
         if request.owned is None or request.owned:
-            raise _invalid("TopicPartitions must be empty when (re-)joining.")
+            raise invalid("TopicPartitions must be empty when (re-)joining.")
         if request.topic_names is None and request.topic_regex is None:
-            raise _invalid(
+            raise invalid(
                 "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
             )  # fmt: skip
     elif request.epoch == LEAVING_STATIC:
         if request.instance_id is None:
-            raise _invalid("InstanceId can't be null.")
+            raise invalid("InstanceId can't be null.")
     elif request.epoch < LEAVING_STATIC:
-        raise _invalid("MemberEpoch is invalid.")
+        raise invalid("MemberEpoch is invalid.")
     if request.assignor is not None and request.assignor not in assignors:
         raise GroupError(
             ErrorCode.UNSUPPORTED_ASSIGNOR,
@@ -74,13 +74,15 @@ def check(request: Heartbeat, version: int, assignors: Sequence[str]) -> None:
         )
 
 
-def _not_empty(value: str | None, name: str) -> None:
+def check_not_empty(value: str | None, name: str) -> None:
+    """GroupError where a text is there, but blank."""
     # Java's trim takes away everything up to the space.
     if value is not None and not value.strip("".join(map(chr, range(33)))):
-        raise _invalid(f"{name} can't be empty.")
+        raise invalid(f"{name} can't be empty.")
 
 
-def _invalid(message: str) -> GroupError:
+def invalid(message: str) -> GroupError:
+    """INVALID_REQUEST."""
     return GroupError(ErrorCode.INVALID_REQUEST, message)
 
 

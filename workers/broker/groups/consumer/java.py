@@ -34,6 +34,11 @@ def int_hash(value: int) -> int:
     return value & _M32
 
 
+def text_order(text: str) -> bytes:
+    """A key that sorts strings as Java does, by UTF-16 units."""
+    return text.encode("utf-16-be", "surrogatepass")
+
+
 def capacity_of(size: int) -> int:
     """Of a HashMap that was made for `size`: the next power of two."""
     return 1 << (size - 1).bit_length() if size > 1 else 1

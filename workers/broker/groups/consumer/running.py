@@ -18,6 +18,7 @@ from compactd.workers.broker.groups.consumer.regex import compiled
 from compactd.workers.broker.groups.consumer.topics import Topics
 from compactd.workers.broker.groups.group import ClassicGroup
 from compactd.workers.broker.groups.member import NEVER, GroupError, Join, Moment, State, SyncAnswer
+from compactd.workers.broker.groups.planned import carry_out
 from compactd.workers.broker.groups.records import group_tombstone
 
 if TYPE_CHECKING:
@@ -75,8 +76,8 @@ class ConsumerGroups:
         """GroupError: GROUP_ID_NOT_FOUND."""
         group = self.get(group_id)
         if group is None:
-            is_there = group_id in self._shard.state.groups or group_id in self._shard.state.others
-            text = f"Group {group_id} is not a consumer group." if is_there else f"Group {group_id} not found."
+            is_other = self._shard.state.is_known(group_id)
+            text = f"Group {group_id} is not a consumer group." if is_other else f"Group {group_id} not found."
             raise GroupError(ErrorCode.GROUP_ID_NOT_FOUND, text)
         return group
 
@@ -93,15 +94,13 @@ class ConsumerGroups:
         if group is not None:
             return self._plan(group, now)
         if request.epoch != JOINING:
-            classic, other = self._shard.group(group_id), self._shard.state.others.get(group_id)
-            text = f"Consumer group {group_id} not found."
-            if classic is not None or other is not None:
-                text = f"Group {group_id} is not a consumer group."
+            is_other = self._shard.state.is_known(group_id)
+            text = f"Group {group_id} is not a consumer group." if is_other else f"Consumer group {group_id} not found."
             raise GroupError(ErrorCode.GROUP_ID_NOT_FOUND, text)
-        if group_id in self._shard.state.others:
-            raise GroupError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         classic = self._shard.group(group_id)
         if classic is None:
+            if self._shard.state.is_known(group_id):
+                raise GroupError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
             return self._plan(ConsumerGroup(group_id), now)
         if classic.state is State.EMPTY:
             plan = self._plan(ConsumerGroup(group_id), now)
@@ -181,16 +180,7 @@ class ConsumerGroups:
 
     async def run(self, work: Callable[[Moment], Plan]) -> Plan:
         """Plans, writes, does. GroupError, those of `work` too: nothing was done."""
-        shard = self._shard
-        async with shard.lock:
-            shard.check()
-            plan = work(shard.moment())
-            records = plan.records()
-            _, flush = await shard.write(records)
-            answers = self._done(plan, bool(records))
-        await shard.durable(flush)
-        shard.deliver(answers)
-        return plan
+        return await carry_out(self._shard, work, self._done)
 
     def _done(self, plan: Plan, has_records: bool) -> list[Any]:
         """Takes a plan in, whose records are written. Answers to whoever waits in a classic group that is none any more."""
