@@ -1,4 +1,10 @@
-"""The two passes of the cleaner: the native kernel where it was built, the reference kernel where it was not."""
+"""What goes over very many bytes, in Rust where that was built, in plain Python where it was not.
+
+the two passes of a clean    interface; native_adapter, reference
+batches of producers         validating
+the place of a fetch         lookup; of a time: timestamps
+recovery's scan              scanning
+"""
 
 from __future__ import annotations
 

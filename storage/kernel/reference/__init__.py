@@ -1,4 +1,4 @@
-"""The plain-Python kernel: the executable specification of both passes, and what cleans where Rust was not there."""
+"""The plain-Python kernel: the executable specification of what is in native/, and what works where Rust was not there."""
 
 from __future__ import annotations
 
