@@ -169,7 +169,12 @@ class _Pool:
     def _start(self) -> _Worker:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_work, args=(theirs, *self._arguments), daemon=True)
-        process.start()
+        # A worker ignores Ctrl-C once it has come that far: until then it is not to be told of it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         self._workers.append(_Worker(process, ours))
         return self._workers[-1]
