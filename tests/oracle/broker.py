@@ -83,7 +83,7 @@ class Broker:
                 stderr=subprocess.STDOUT,
             )
         try:
-            self._wait_until_it_listens(90)
+            self._wait_until_it_listens(240)
         except BaseException:
             self._process.kill()
             self._process.wait()
