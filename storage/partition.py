@@ -57,9 +57,9 @@ class Partition:
         """First offset of the earliest open transaction, else the high watermark; never above it (UnifiedLog.lastStableOffset)."""
         return self.producers.last_stable_offset(self.high_watermark, self.log_start_offset)
 
-    def active_producers(self, now_ms: int) -> dict[int, ActiveProducer]:
-        """Producers that have not expired (ProducerStateManager.activeProducers after removeExpiredProducers)."""
-        return self.producers.active_producers(now_ms)
+    def active_producers(self, _now_ms: int) -> dict[int, ActiveProducer]:
+        """Producers as loading left them: expired ones of a snapshot are gone by then, and a broker looks for others in time."""
+        return self.producers.active_producers(None)
 
     def as_if_rolled(self) -> Partition:
         """The same log with an empty active segment at its end: what `--roll` would make of it."""
@@ -133,25 +133,34 @@ class Partition:
     def _load_producers(self, now_ms: int) -> None:
         """The newest usable snapshot, then every batch above it (UnifiedLog.rebuildProducerState; facts 8.4)."""
         recovered = self._recover_segments_without_index(now_ms)
-        if not self._snapshot_offsets() and not recovered:
-            return  # written before snapshots existed, or by nobody with a producer id
-        self._follow_up_to(self.log_end_offset, self.producers, now_ms)
+        if recovered is not None:
+            self._follow_between(recovered, self.log_end_offset, self.producers)
+        elif self._snapshot_offsets():  # else written before snapshots existed, or by nobody with a producer id
+            self._follow_up_to(self.log_end_offset, self.producers, now_ms)
 
-    def _recover_segments_without_index(self, now_ms: int) -> bool:
-        """Works out the aborted transactions of segments without an offset index.
+    def _recover_segments_without_index(self, now_ms: int) -> int | None:
+        """Works out the aborted transactions of segments without an offset index; the offset that producers stand at then.
 
         A start recovers them whatever the marker of the clean stop says (LogLoader.loadSegmentFiles): who removes all index
-        files so that they are built anew removes the transaction indexes with them.
+        files so that they are built anew removes the transaction indexes with them. Recovery drops the snapshots above a
+        segment's base and takes one at its end, so that what follows is told by batches, of which none is too old to count.
         """
-        state, reached = ProducerState(self.producers.expiration_ms, str(self.directory)), -1
+        reached: int | None = None
         for segment in self.segments:
             if segment.offset_index_path.exists():
                 continue
-            if segment.size and reached != segment.base_offset:
-                state.clear()
-                self._follow_up_to(segment.base_offset, state, now_ms)
-            reached = self._recover_aborted(segment, state)
-        return reached >= 0
+            if reached is None:
+                self._follow_up_to(segment.base_offset, self.producers, now_ms)
+            else:
+                self._follow_between(reached, segment.base_offset, self.producers)
+            reached = self._recover_aborted(segment, self.producers)
+            if reached <= self.log_start_offset:
+                # No snapshot counts up to the log start, nor does any batch below it.
+                reached = self.log_start_offset
+                self.producers.clear()
+            self.producers.expire(now_ms)
+            self.producers.unreplicated_txns.clear()
+        return reached
 
     def _recover_producers(self, now_ms: int) -> None:
         """Producers, and the aborted transactions of segments whose files the stop may have kept from the disk (facts 8.3)."""
@@ -190,7 +199,10 @@ class Partition:
 
     def _follow_up_to(self, end_offset: int, state: ProducerState, now_ms: int) -> None:
         """Brings an empty `state` to `end_offset`."""
-        for batch in self._batches(self._load_snapshot(end_offset, state, now_ms), end_offset):
+        self._follow_between(self._load_snapshot(end_offset, state, now_ms), end_offset, state)
+
+    def _follow_between(self, first_offset: int, end_offset: int, state: ProducerState) -> None:
+        for batch in self._batches(first_offset, end_offset):
             self._follow(batch, state)
 
     def _load_snapshot(self, most: int, state: ProducerState, now_ms: int) -> int:

@@ -272,12 +272,12 @@ class ProducerState:
         self.ongoing_txns.clear()
         self.unreplicated_txns.clear()
 
-    def active_producers(self, now_ms: int) -> dict[int, ActiveProducer]:
-        """Producers that have not expired at `now_ms`, with the offset of their last data record."""
+    def active_producers(self, now_ms: int | None) -> dict[int, ActiveProducer]:
+        """Producers that have not expired at `now_ms` (None: all that are known), with the offset of their last data record."""
         return {
             key: ActiveProducer(entry.last_data_offset if entry.batches else None, entry.producer_epoch)
             for key, entry in self._entries.items()
-            if not entry.is_expired(now_ms, self.expiration_ms)
+            if now_ms is None or not entry.is_expired(now_ms, self.expiration_ms)
         }
 
     def entries(self) -> list[ProducerEntry]:

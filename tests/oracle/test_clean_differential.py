@@ -7,6 +7,7 @@ the same clock, checkpoint and map, and goes on with what Kafka left.
 from __future__ import annotations
 
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -16,8 +17,9 @@ from hypothesis import strategies as st
 
 from compactd.storage.cleaning.run import PartitionReport
 from compactd.storage.names import log_name
-from compactd.storage.records.batch import iter_batches
+from compactd.storage.records.batch import iter_batches, read_batches
 from compactd.storage.records.codecs import compress, decompress
+from compactd.storage.segment import LogSegment, list_segments
 from tests.oracle.compare import GZIP, SNAPPY, compare
 from tests.oracle.corners import CORNERS, LOST_INDEX_CORNERS
 from tests.oracle.driver import Answer, Oracle, OracleError, record
@@ -116,6 +118,9 @@ def compare_all_rounds(
             # What Kafka keeps now compactd drops, in this round and in those after it.
             event("an abort before the first batch read hides commits from Kafka")
             break
+        if without_indexes and forgets_producers(cleaning.image.before):
+            event("a gap between segments makes Kafka forget its producers")
+            break
         for kernel in kernels():
             ours = work / kernel.name / "t-0"
             shutil.copytree(cleaning.image.before, ours)
@@ -130,6 +135,25 @@ def hides_commits(cleaning: Cleaning) -> bool:
     """`ours.hides_commits` of a directory that is about to be cleaned."""
     partition = load(cleaning.image.before, cleaning)
     return log_hides_commits(partition, cleaning.first_dirty_offset, cleaning.first_uncleanable_offset)
+
+
+def forgets_producers(directory: Path) -> bool:
+    """Whether Kafka drops what it knows of producers, open transactions included; compactd reads it from the log.
+
+    It takes a snapshot behind the last batch of magic 2 of a recovered segment, and removes it as a stray one where no
+    segment begins.
+    """
+    return any(
+        _known_up_to(segment) != following.base_offset
+        for segment, following in pairwise(list_segments(directory))
+        if not segment.offset_index_path.exists()
+    )
+
+
+def _known_up_to(segment: LogSegment) -> int:
+    batches = read_batches(segment.log_path, 0, segment.size) if segment.size else ()
+    ends = [batch.header.next_offset for batch in batches if batch.header.magic == 2]
+    return max(ends, default=segment.base_offset)
 
 
 def check(
