@@ -25,7 +25,7 @@ from tests.oracle.corners import CORNERS, LOST_INDEX_CORNERS
 from tests.oracle.driver import Answer, Oracle, OracleError, record
 from tests.oracle.ours import clean, kernels, load
 from tests.oracle.ours import hides_commits as log_hides_commits
-from tests.oracle.replay import Cleaning, Kill, play
+from tests.oracle.replay import Cleaning, Image, Kill, play
 from tests.oracle.scenario import Scenario
 from tests.strategies import TIMEOUT, examples, scenarios
 
@@ -118,7 +118,7 @@ def compare_all_rounds(
             # What Kafka keeps now compactd drops, in this round and in those after it.
             event("an abort before the first batch read hides commits from Kafka")
             break
-        if without_indexes and forgets_producers(cleaning.image.before):
+        if without_indexes and forgets_producers(cleaning.image):
             event("a gap between segments makes Kafka forget its producers")
             break
         for kernel in kernels():
@@ -137,15 +137,15 @@ def hides_commits(cleaning: Cleaning) -> bool:
     return log_hides_commits(partition, cleaning.first_dirty_offset, cleaning.first_uncleanable_offset)
 
 
-def forgets_producers(directory: Path) -> bool:
+def forgets_producers(image: Image) -> bool:
     """Whether Kafka drops what it knows of producers, open transactions included; compactd reads it from the log.
 
-    It takes a snapshot behind the last batch of magic 2 of a recovered segment, and removes it as a stray one where no
-    segment begins.
+    It takes a snapshot behind the last batch of magic 2 of a recovered segment, but none up to the log start, and removes it
+    as a stray one where no segment begins.
     """
     return any(
-        _known_up_to(segment) != following.base_offset
-        for segment, following in pairwise(list_segments(directory))
+        _known_up_to(segment) != following.base_offset or following.base_offset <= image.log_start_offset
+        for segment, following in pairwise(list_segments(image.before))
         if not segment.offset_index_path.exists()
     )
 
