@@ -48,7 +48,7 @@ def test_heartbeats_come_while_a_worker_is_in_native_code(fast_dir: Path) -> Non
 
 
 def test_a_worker_that_keeps_the_interpreter_is_terminated_with_the_reason_and_started_again(fast_dir: Path) -> None:
-    with Harness(fast_dir, worker_timeout_ms=1500) as harness:
+    with Harness(fast_dir, worker_timeout_ms=1500, worker_stop_timeout_ms=300) as harness:
         worker = harness.start("stuck")
         first = harness.pid(worker)
         harness.supervisor.send(worker, prepare(0))
