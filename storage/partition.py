@@ -134,9 +134,9 @@ class Partition:
         """The newest usable snapshot, then every batch above it (UnifiedLog.rebuildProducerState; facts 8.4)."""
         recovered = self._recover_segments_without_index(now_ms)
         if recovered is not None:
-            self._follow_between(recovered, self.log_end_offset, self.producers)
+            self._follow_between(recovered, self.log_end_offset)
         elif self._snapshot_offsets():  # else written before snapshots existed, or by nobody with a producer id
-            self._follow_up_to(self.log_end_offset, self.producers, now_ms)
+            self._follow_up_to(self.log_end_offset, now_ms)
 
     def _recover_segments_without_index(self, now_ms: int) -> int | None:
         """Works out the aborted transactions of segments without an offset index; the offset that producers stand at then.
@@ -150,10 +150,10 @@ class Partition:
             if segment.offset_index_path.exists():
                 continue
             if reached is None:
-                self._follow_up_to(segment.base_offset, self.producers, now_ms)
+                self._follow_up_to(segment.base_offset, now_ms)
             else:
-                self._follow_between(reached, segment.base_offset, self.producers)
-            reached = self._recover_aborted(segment, self.producers)
+                self._follow_between(reached, segment.base_offset)
+            reached = self._recover_aborted(segment)
             if reached <= self.log_start_offset:
                 # No snapshot counts up to the log start, nor does any batch below it.
                 reached = self.log_start_offset
@@ -166,19 +166,19 @@ class Partition:
         """Producers, and the aborted transactions of segments whose files the stop may have kept from the disk (facts 8.3)."""
         unflushed = [segment for segment in self.segments if not segment.trust_indexes]
         followed = unflushed[0].base_offset
-        self._follow_up_to(followed, self.producers, now_ms)
+        self._follow_up_to(followed, now_ms)
         for segment in unflushed:
             if followed <= self.log_start_offset:
                 # Kafka goes on from the snapshot it took where the last segment ended, and none counts up to the log start.
                 self.producers.clear()
-            reached = self._recover_aborted(segment, self.producers)
+            reached = self._recover_aborted(segment)
             followed = reached if segment.size else followed
         # Recovery ends with a snapshot at the log end, and it is that one Kafka loads: without expired producers, and
         # without the transactions that ended above the high watermark.
         self.producers.expire(now_ms)
         self.producers.unreplicated_txns.clear()
 
-    def _recover_aborted(self, segment: LogSegment, state: ProducerState) -> int:
+    def _recover_aborted(self, segment: LogSegment) -> int:
         """Works out a segment's transaction index as Kafka's recovery does; the offset after its last batch.
 
         What its transactions are comes from its own batches and the producers known at its base. An index that is short of
@@ -186,7 +186,7 @@ class Partition:
         """
         aborted, followed = [], segment.base_offset
         for batch in read_batches(segment.log_path, 0, segment.size) if segment.size else ():
-            completed, followed = self._follow(batch, state), batch.header.next_offset
+            completed, followed = self._follow(batch), batch.header.next_offset
             if completed is not None and completed.is_aborted:
                 aborted.append(completed.as_aborted())
         segment.unsaved_aborted = tuple(aborted)
@@ -197,15 +197,15 @@ class Partition:
         parsed = (names.parse_segment_name(path.name) for path in self.directory.iterdir())
         return sorted((p.base_offset for p in parsed if p and p.kind == names.SNAPSHOT and not p.suffix), reverse=True)
 
-    def _follow_up_to(self, end_offset: int, state: ProducerState, now_ms: int) -> None:
-        """Brings an empty `state` to `end_offset`."""
-        self._follow_between(self._load_snapshot(end_offset, state, now_ms), end_offset, state)
+    def _follow_up_to(self, end_offset: int, now_ms: int) -> None:
+        """Brings producers, of whom none is known yet, to `end_offset`."""
+        self._follow_between(self._load_snapshot(end_offset, now_ms), end_offset)
 
-    def _follow_between(self, first_offset: int, end_offset: int, state: ProducerState) -> None:
+    def _follow_between(self, first_offset: int, end_offset: int) -> None:
         for batch in self._batches(first_offset, end_offset):
-            self._follow(batch, state)
+            self._follow(batch)
 
-    def _load_snapshot(self, most: int, state: ProducerState, now_ms: int) -> int:
+    def _load_snapshot(self, most: int, now_ms: int) -> int:
         """Takes in the newest usable snapshot up to offset `most`; the offset from which batches have to be followed."""
         for offset in self._snapshot_offsets():
             if not self.log_start_offset < offset <= most:
@@ -213,18 +213,16 @@ class Partition:
             try:
                 entries = read_snapshot(self.directory / names.snapshot_name(offset))
             except CorruptFileError as error:
-                if str(error) not in self.notes:
-                    self.notes.append(str(error))
+                self.notes.append(str(error))
                 continue
-            state.load(entries, now_ms)
+            self.producers.load(entries, now_ms)
             return offset
         return self.log_start_offset
 
-    @staticmethod
-    def _follow(batch: Batch, state: ProducerState) -> CompletedTransaction | None:
+    def _follow(self, batch: Batch) -> CompletedTransaction | None:
         if batch.header.producer_id < 0:
             return None
-        return state.update(batch.header, end_transaction_marker(batch))
+        return self.producers.update(batch.header, end_transaction_marker(batch))
 
     def _batches(self, first_offset: int, end_offset: int) -> Iterator[Batch]:
         """Batches from the one that holds `first_offset` on, below `end_offset`."""
